@@ -1,0 +1,1 @@
+"""One suite for every store: what `ucfuse.store.api` promises, sentence by sentence."""

@@ -1,0 +1,1 @@
+"""Random operations against a reference."""

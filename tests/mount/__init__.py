@@ -1,0 +1,1 @@
+"""Tests on real mounts: /dev/fuse, the daemon in a process of its own, real programs."""

@@ -1,0 +1,67 @@
+"""Talking to the daemons of running mounts, with a time limit on everything.
+
+`status` and `umount` use it. Plain blocking sockets: there is nothing else to do meanwhile.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ucfuse.errors import ConfigError
+from ucfuse.registry import MountRecord, connect
+
+__all__ = ["ANSWER_TIMEOUT_S", "Silent", "ask", "unanswered"]
+
+# A daemon answers from memory and, while it commits, tells every second that it lives.
+ANSWER_TIMEOUT_S = 5.0
+MAX_CHUNK_BYTES = 1 << 16
+
+
+class Silent(Exception):
+    """The daemon of a mount does not answer."""
+
+
+def ask(
+    runtime_dir: Path, record: MountRecord, command: str, **more: object
+) -> Iterator[dict[str, Any]]:
+    """Send one command and yield each reply, to the end. Raises `Silent`."""
+    try:
+        connection = connect(runtime_dir, record.mountpoint, ANSWER_TIMEOUT_S)
+        with closing(connection):
+            connection.sendall(json.dumps({"command": command, **more}).encode() + b"\n")
+            for line in _lines(connection):
+                yield json.loads(line)
+    except (OSError, ValueError) as error:
+        raise Silent(record.mountpoint) from error
+
+
+def unanswered(record: MountRecord) -> ConfigError:
+    """Return what to tell about a mount whose daemon is silent: that it died, or that it hangs."""
+    place, pid = record.mountpoint, record.pid
+    if record.may_be_running():
+        return ConfigError(
+            f"{place}: its daemon (pid {pid}) does not answer; `kill -9 {pid}` ends it and what"
+            f" waits, then `ucfuse umount {place}`"
+        )
+    return ConfigError(
+        f"{place}: its daemon has died; mount it again, or run `ucfuse umount {place}`"
+    )
+
+
+def _lines(connection: socket.socket) -> Iterator[bytes]:
+    """Yield the lines of the answer, each complete within the time limit. Raises `TimeoutError`."""
+    received = b""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        chunk = connection.recv(MAX_CHUNK_BYTES)
+        if not chunk:
+            return
+        *lines, received = (received + chunk).split(b"\n")
+        yield from lines
+        if lines:
+            deadline = time.monotonic() + ANSWER_TIMEOUT_S

@@ -1,0 +1,105 @@
+"""Where the `ucfuse` command begins: find the command, run it, turn errors into one line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from ucfuse import __version__
+from ucfuse.cli import aborting, mounting, recover, run, status, unmounting
+from ucfuse.errors import ConfigError
+
+__all__ = ["main"]
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    # Imported here: it starts threads, which would not survive the fork of a daemon.
+    from ucfuse.cli import doctoring
+
+    return doctoring.run(arguments)
+
+
+def _cp(arguments: Sequence[str]) -> int:
+    from ucfuse.cli import copy_commands  # as above
+
+    return copy_commands.run_cp(arguments)
+
+
+def _sync(arguments: Sequence[str]) -> int:
+    from ucfuse.cli import copy_commands  # as above
+
+    return copy_commands.run_sync(arguments)
+
+
+def _completion(arguments: Sequence[str]) -> int:
+    from ucfuse.cli import completion, copy_commands, doctoring  # as above
+    from ucfuse.cli.options import build_parser
+
+    parsers = {
+        "mount": build_parser(os.environ),
+        "umount": unmounting.build_parser(),
+        "status": status.build_parser(),
+        "abort": aborting.build_parser(),
+        "doctor": doctoring.build_parser(),
+        "cp": copy_commands.build_cp_parser(),
+        "sync": copy_commands.build_sync_parser(),
+        "run": run.build_parser(),
+        "recover": recover.build_parser(),
+        "completion": completion.build_parser(),
+    }
+    return completion.run(arguments, parsers)
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "mount": mounting.run,
+    "umount": unmounting.run,
+    "status": status.run,
+    "abort": aborting.run,
+    "doctor": _doctor,
+    "cp": _cp,
+    "sync": _sync,
+    "run": run.run,
+    "recover": recover.run,
+    "completion": _completion,
+}
+
+# What a shell reports for a program that Ctrl-C ended.
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        return COMMANDS[chosen.command](chosen.arguments)
+    except ConfigError as error:
+        print(f"ucfuse: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # of the user's own files and paths: what the daemon does is elsewhere
+        subject = f"{error.filename}: " if error.filename else ""
+        print(f"ucfuse: {subject}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if not _is_interrupt(error):
+            raise
+        print("ucfuse: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C alone, however it is wrapped."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ucfuse",
+        description="An object-store bucket as a directory, below /Volumes or anywhere.",
+        epilog="`ucfuse COMMAND --help` tells the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"ucfuse {__version__}")
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command")
+    return parser

@@ -1,0 +1,1 @@
+"""What `ucfuse doctor` looks at: `machine` and `bucket` find, the command line prints."""

@@ -1,0 +1,1 @@
+"""Reading clean files: prefetch and windows (see `prefetch`), memory and fetches (`pool`)."""
