@@ -21,10 +21,12 @@ def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def main(directory: str) -> None:
+    torch.manual_seed(int(os.environ["RANK"]))  # ranks begin with different weights
+    # Before there is a process group: what the first optimizer imports would hold on to it, and its
+    # threads would run on while the interpreter ends, which can abort the rank.
+    model, optimizer = build()
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     path = os.path.join(directory, "ckpt.pt")
-    torch.manual_seed(dist.get_rank())  # ranks begin with different weights
-    model, optimizer = build()
 
     # Save only on rank 0.
     if dist.get_rank() == 0:
