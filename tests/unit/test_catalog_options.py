@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ucfuse.cli.options import parse_mount
+from ucfuse.cli.mount_request import parse_mount
 from ucfuse.config import MountConfig
 
 URL = ("--catalog-url", "http://uc:8080")

@@ -13,7 +13,7 @@ import pytest
 from ucfuse.cli import default_paths
 from ucfuse.cli.launch import launch
 from ucfuse.cli.main import main
-from ucfuse.cli.options import MountRequest, parse_mount
+from ucfuse.cli.mount_request import MountRequest, parse_mount
 from ucfuse.config import Source
 from ucfuse.control import _listen
 from ucfuse.errors import ConfigError

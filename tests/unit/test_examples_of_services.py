@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ucfuse.cli.options import parse_mount
+from ucfuse.cli.mount_request import parse_mount
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 UNIT = EXAMPLES / "systemd/ucfuse@.service"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ucfuse.cli.mount_request import parse_mount
 from ucfuse.cli.mounthelper import main, translated
-from ucfuse.cli.options import parse_mount
 from ucfuse.errors import ConfigError
 
 

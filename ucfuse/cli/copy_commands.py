@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import trio
 
+from ucfuse.cli import store_options
 from ucfuse.cli.copy_ends import End, find_end
 from ucfuse.cli.copy_trees import Ends, opened
-from ucfuse.cli.options import add_store_options, memory_limit
 from ucfuse.cli.progress import show_progress
-from ucfuse.config import StoreOptions
+from ucfuse.cli.value_types import memory_limit
 from ucfuse.copying.copy_job import CopyJob
 from ucfuse.copying.moving import Pair
 from ucfuse.copying.tally import Tally
@@ -88,12 +88,7 @@ def build_sync_parser() -> argparse.ArgumentParser:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    reach = StoreOptions(
-        endpoint_url=options.endpoint_url,
-        region=options.region,
-        profile=options.profile,
-        sign_requests=not options.no_sign_request,
-    )
+    reach = store_options.store_of(options)
     source, target = (find_end(place, reach) for place in (options.source, options.target))
     if source.source is None and target.source is None:
         parser.error("one of the two is in a bucket: s3://BUCKET/PATH, or a path on a mount")
@@ -229,7 +224,7 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
         metavar="SIZE",
         help="for all buffers together (default: 512MiB)",
     )
-    add_store_options(parser)
+    store_options.add_to(parser)
     return parser
 
 

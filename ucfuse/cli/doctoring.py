@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from ucfuse.catalog.sources import parse_source
-from ucfuse.cli import default_paths
+from ucfuse.cli import default_paths, store_options
 from ucfuse.config import Source, StoreOptions
 from ucfuse.doctor.bucket import examine_store
 from ucfuse.doctor.findings import Finding, Level
@@ -28,12 +28,7 @@ def run(arguments: Sequence[str]) -> int:
         source = parse_source(options.source) if options.source else None
     except ConfigError as error:
         parser.error(str(error))
-    reach = StoreOptions(
-        endpoint_url=options.endpoint_url,
-        region=options.region,
-        profile=options.profile,
-        sign_requests=not options.no_sign_request,
-    )
+    reach = store_options.store_of(options)
     findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:

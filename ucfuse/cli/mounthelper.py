@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from ucfuse.cli import mounting, options
+from ucfuse.cli import mount_request, mounting, options
 from ucfuse.errors import ConfigError
 
 __all__ = ["main", "translated"]
@@ -55,7 +55,7 @@ def _mount(asked: argparse.Namespace) -> int:
     has_source = not any(option.partition("=")[0] in INSTEAD_OF_SOURCE for option in ours)
     places = [asked.source, asked.target] if has_source else [asked.target]
     if asked.fake:
-        options.parse_mount([*ours, *places], os.environ)
+        mount_request.parse_mount([*ours, *places], os.environ)
         return 0
     return EXIT_FAILED if mounting.run([*ours, *places]) else 0
 

@@ -12,8 +12,8 @@ from ucfuse.cli import default_paths
 from ucfuse.cli.catalog_options import TOKEN_VARIABLE
 from ucfuse.cli.launch import launch
 from ucfuse.cli.logs import log_to_stderr
+from ucfuse.cli.mount_request import MountRequest, parse_mount
 from ucfuse.cli.notify import Notifier, take_notifier
-from ucfuse.cli.options import MountRequest, parse_mount
 from ucfuse.config import MountConfig, StoreOptions
 from ucfuse.kernel.mountpoint import prepare
 
