@@ -52,6 +52,7 @@ missing_packages() {
         echo python3 python3-dev python3-venv
     fi
     case "$1" in *examples*) command -v java >/dev/null || echo openjdk-17-jre-headless ;; esac
+    case "$1" in *test*) command -v systemd-analyze >/dev/null || echo systemd ;; esac
 }
 
 install_system_packages() {

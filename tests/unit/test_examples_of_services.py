@@ -23,8 +23,8 @@ def pod() -> Any:
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     """README, systemd."""
     analyze = shutil.which("systemd-analyze")
-    if analyze is None:  # the next test reads it all the same
-        return
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze")
     program = tmp_path / "ucfuse"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
