@@ -548,7 +548,6 @@ async def test_an_open_does_not_go_on_asking_about_an_inode_that_the_kernel_forg
             await memory.put(Key("k"), b"newer")
             await Kernel(fs, 3000).listdir()
             present = await Kernel(fs, 3000).walk("k")
-            await trio.sleep(0.1)  # so that the next open arrives later than the listing
             nursery.start_soon(open_lost, other)
             await trio.testing.wait_all_tasks_blocked()
             fs.forget(present.number, 2)  # the listing counts as one lookup

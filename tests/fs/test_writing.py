@@ -614,12 +614,9 @@ async def test_stat_of_an_open_file_after_its_commit_costs_one_head(
 
 
 async def _until_committed(fs: VolumeFilesystem) -> None:
-    with trio.move_on_after(5):
+    with trio.fail_after(5):
         while fs.uncommitted():
-            await trio.testing.wait_all_tasks_blocked()
-            if fs.uncommitted():
-                break
-    assert fs.uncommitted() == []
+            await trio.lowlevel.checkpoint()
 
 
 def _staged(directory: Path) -> list[Path]:
