@@ -182,6 +182,8 @@ async def test_an_open_of_a_changed_file_that_nobody_waits_for_any_more(
     await trio.testing.wait_all_tasks_blocked()
 
     fs.forget(number, 100)
+    assert _files(fs) == []  # neither version of it is kept for anybody
+    assert fs.open_handles() == 0
     _assert_at_rest(fs, budget)
 
 

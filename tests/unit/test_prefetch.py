@@ -303,9 +303,12 @@ async def test_a_failed_part_ahead_is_asked_for_again_when_it_is_read(
         source.failure = StoreUnavailable("a.bin", "cut")
         await check_read(reader, 0, MiB)  # starts parts ahead, which fail
         await trio.sleep(1)
+        failed_bytes = source.fetched_bytes
+        assert failed_bytes > 0
         source.failure = None
 
         await read_through(reader, MiB, source.size)
+        assert source.fetched_bytes == failed_bytes + source.size - MiB
 
 
 async def test_an_unexpected_exception_is_logged_as_a_bug_and_raised_to_the_read(
