@@ -1,7 +1,7 @@
 """Opens the two ends of a copy, and finds out what there is to copy: one file, or a directory.
 
-`copy_commands` uses it. Everything that cannot work is said here, in one line, before anything is
-copied.
+`copy_commands` uses it, `copy_stores` connects. Everything that cannot work is said here, in one
+line, before anything is copied.
 """
 
 import os
@@ -15,22 +15,14 @@ import trio
 
 from ucfuse.budget import MemoryBudget
 from ucfuse.cli.copy_ends import End, is_embedded
-from ucfuse.cli.mounting import reach_embedded
-from ucfuse.config import Source
+from ucfuse.cli.copy_stores import Connections
 from ucfuse.copying.files import LocalTree
 from ucfuse.copying.objects import ObjectTree
 from ucfuse.copying.trees import File, Tree
 from ucfuse.errors import ConfigError
-from ucfuse.metrics import Metrics
-from ucfuse.store.address import locate
 from ucfuse.store.api import ObjectStore
-from ucfuse.store.conditions import fit
-from ucfuse.store.connect import check, connect
 
 __all__ = ["Ends", "What", "opened"]
-
-# Beside data, questions about names; see `transport`.
-CONNECTIONS_BESIDE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,70 +184,24 @@ async def opened(
     nursery: trio.Nursery,
 ) -> AsyncIterator[Ends]:
     """Connect what is in a bucket, each store once. Raises `ConfigError`."""
-    stores: dict[tuple[object, ...], ObjectStore] = {}
-
-    async def connected(end: End) -> End:
-        if end.source is None:
-            return end
-        end = await _reach(end)
-        if _identity(end) not in stores:
-            stores[_identity(end)] = await connect(
-                Source(_place_of(end).bucket),
-                end.store,
-                Metrics(),
-                nursery=nursery,
-                most_connections=most_requests + CONNECTIONS_BESIDE,
-            )
-        await check(stores[_identity(end)], _place_of(end))
-        return end
-
+    stores = Connections(most_requests, nursery)
     try:
         # The credentials of the embedded store go to the environment, so it comes last.
         if is_embedded(source):
-            target, source = await connected(target), await connected(source)
+            target, source = await stores.connected(target), await stores.connected(source)
         else:
-            source, target = await connected(source), await connected(target)
-        if target.source is not None:
-            store, _ = await fit(stores[_identity(target)], _place_of(target).prefix)
-            stores[_identity(target)] = store
+            source, target = await stores.connected(source), await stores.connected(target)
+        await stores.fit(target)
         yield Ends(
             source=source,
             target=target,
-            source_store=stores.get(_identity(source)),
-            target_store=stores.get(_identity(target)),
+            source_store=stores.of(source),
+            target_store=stores.of(target),
             budget=MemoryBudget(memory_bytes),
         )
     finally:
         with trio.CancelScope(shield=True):
-            for store in stores.values():
-                await store.aclose()
-
-
-def _identity(end: End) -> tuple[object, ...]:
-    """Return what is equal of ends that one connection serves."""
-    return (end.source and end.source.bucket, end.store)
-
-
-async def _reach(end: End) -> End:
-    """Return the end with the options that reach its store for certain. Raises `ConfigError`."""
-    assert end.source is not None
-    told = end.store.address
-    if is_embedded(end):
-        return replace(end, store=reach_embedded(str(end.store.endpoint_url), told))
-    found = await locate(end.source, replace(end.store, address=""))
-    if told and found.address != told:
-        raise ConfigError(
-            f"{end.text}: its mount uses {told}, but this would reach {found.address};"
-            " see AWS_ENDPOINT_URL, AWS_REGION and AWS_PROFILE"
-        )
-    return replace(end, store=found)
-
-
-def _place_of(end: End) -> Source:
-    """Return the directory that an end is in: credentials may reach no other one."""
-    assert end.source is not None
-    directory, slash, _ = end.name.rpartition("/")
-    return Source(end.source.bucket, end.source.prefix + directory + slash)
+            await stores.aclose()
 
 
 def _directory(name: str) -> str:
