@@ -294,6 +294,19 @@ class Contents:
         finally:
             self.unpin(file)
 
+    @contextmanager
+    def bound(self, node: Node) -> Iterator[None]:
+        """Until the end of the block the name is not asked of the store, nor lost to an answer."""
+        node.bound += 1
+        if isinstance(node, File):
+            self.pin(node)
+        try:
+            yield
+        finally:
+            node.bound -= 1
+            if isinstance(node, File):
+                self.unpin(node)
+
     def unpin(self, file: File) -> None:
         """Give up what nobody needs any more: the reader, lost staging, the inode itself."""
         file.pins -= 1

@@ -1,6 +1,6 @@
-"""Copies inside the store, of any size: what a rename of an object is made of.
+"""Copies inside the store, of any size: `renames` and `links` are made of them.
 
-`renames` uses it. Up to 5 GiB one request copies; above, an upload is made of copied ranges.
+Up to 5 GiB one request copies; above, an upload is made of copied ranges.
 Nothing is repeated here (the store does), and nothing is deleted.
 
 Concurrency: the ranges of one object are copied side by side, by tasks of the service nursery.
@@ -10,10 +10,11 @@ import logging
 
 import trio
 
-from ucfuse.errors import VolumeError
+from ucfuse.errors import AlreadyExists, ObjectMissing, StaleName, VolumeError
 from ucfuse.fs.services import Services
+from ucfuse.names.inodes import NEVER, File
 from ucfuse.store.api import Condition, UploadId
-from ucfuse.tasks import in_parallel
+from ucfuse.tasks import deadline, in_parallel
 from ucfuse.volume import ETag, GiB, Key, ObjectInfo
 from ucfuse.writing.confirmation import confirmed
 from ucfuse.writing.journal import Entry
@@ -67,6 +68,24 @@ class Copies:
                 )
             return _sized(copied, version)
         return await self._copy_large(version, target, condition, patience)
+
+    async def why_refused(
+        self, file: File, source: Key, target: Key, *, must_be_new: bool
+    ) -> AlreadyExists | StaleName:
+        """Return what to raise where the store refused to copy `file`: which name had changed."""
+        if must_be_new and await self.is_taken(target):
+            return AlreadyExists(target)
+        file.checked_at = NEVER  # so that the kernel's second try looks afresh
+        return StaleName(source, "another version is in the store")
+
+    async def is_taken(self, key: Key) -> bool:
+        """Whether the store has an object under this key now."""
+        try:
+            with deadline(self._services.config.metadata_timeout_s, key):
+                await self._services.store.head(key)
+        except ObjectMissing:
+            return False
+        return True
 
     async def _copy_large(
         self, version: ObjectInfo, target: Key, condition: Condition, patience: Patience

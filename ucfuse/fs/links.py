@@ -7,16 +7,13 @@ is copied by an upload. It is not a second name of one file: it has an inode of 
 is written to one does not show in the other.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import trio
 
 from ucfuse.errors import AlreadyExists, ObjectChanged, ObjectMissing, StaleName
 from ucfuse.fs.commits import Commits
 from ucfuse.fs.copies import Copies
 from ucfuse.fs.services import Services
-from ucfuse.names.inodes import NEVER, Directory, File
+from ucfuse.names.inodes import Directory, File
 from ucfuse.store.api import ABSENT, IN_FLIGHT_COPIES, Buffer, Fetched
 from ucfuse.store.checksums import checksum_of
 from ucfuse.store.linking import CopyCondition
@@ -50,7 +47,7 @@ class Links:
         def keys_now() -> tuple[str, ...]:
             return superblock.key(file), superblock.key_below(parent, name)
 
-        async with self._pinned(file), self._services.claims.hold_current(keys_now):
+        async with self._services.claim_to_copy(file, keys_now):
             source, target = map(Key, keys_now())
             if not file.has_name:
                 raise StaleName(source, "removed or replaced meanwhile")
@@ -77,10 +74,7 @@ class Links:
         try:
             return await self._copy_if_absent(shown, target)
         except (ObjectChanged, ObjectMissing) as cause:
-            if await self._is_taken(target):
-                raise AlreadyExists(target) from cause
-            file.checked_at = NEVER  # so that the kernel's second try looks afresh
-            raise StaleName(source, "another version is in the store") from cause
+            raise await self._copies.why_refused(file, source, target, must_be_new=True) from cause
 
     async def _copy_if_absent(self, version: ObjectInfo, target: Key) -> ObjectInfo:
         is_ignored = await self._copy_condition.is_ignored()
@@ -105,22 +99,3 @@ class Links:
         finally:
             reservation.release()
         return ObjectInfo(target, size, etag, None)
-
-    async def _is_taken(self, key: Key) -> bool:
-        try:
-            with deadline(self._services.config.metadata_timeout_s, key):
-                await self._services.store.head(key)
-        except ObjectMissing:
-            return False
-        return True
-
-    @asynccontextmanager
-    async def _pinned(self, file: File) -> AsyncIterator[None]:
-        """While it is copied, a file's name is not lost to an answer of the store."""
-        file.bound += 1
-        self._services.contents.pin(file)
-        try:
-            yield
-        finally:
-            file.bound -= 1
-            self._services.contents.unpin(file)

@@ -72,7 +72,7 @@ class Renames:
             superblock = services.superblock
             return superblock.key(file), superblock.key_below(parent, name)
 
-        async with self._bound(file), services.claims.hold_current(keys_now):
+        async with services.claim_to_copy(file, keys_now):
             source, target = map(Key, keys_now())
             if not file.has_name or (file.parent, file.name) != old_place:
                 raise StaleName(source, "renamed or removed meanwhile")
@@ -106,7 +106,8 @@ class Renames:
             return False  # a commit may have been carried out although it failed
         if content.upload is None or content.upload.has_begun:
             return False  # parts belong to the old key for ever
-        if no_replace and await self._is_in_store(services.superblock.key_below(parent, name)):
+        target = services.superblock.key_below(parent, name)
+        if no_replace and await self._copies.is_taken(target):
             raise AlreadyExists(name)
         with deadline(services.config.metadata_timeout_s, content.file.path):
             await self._removals.drop_placeholder(content)
@@ -117,14 +118,6 @@ class Renames:
         self._note_moved(content)
         if content.writer_count == 0:
             await self._commits.commit_claimed(content)
-        return True
-
-    async def _is_in_store(self, key: Key) -> bool:
-        try:
-            with deadline(self._services.config.metadata_timeout_s, key):
-                await self._services.store.head(key)
-        except ObjectMissing:
-            return False
         return True
 
     async def _copy_over(
@@ -145,10 +138,8 @@ class Renames:
         try:
             copied = await self._copies.copy(shown, target, ABSENT if no_replace else None)
         except (ObjectChanged, ObjectMissing) as cause:
-            if no_replace and await self._is_in_store(target):
-                raise AlreadyExists(target) from cause
-            file.checked_at = float("-inf")  # so that the kernel's second try looks afresh
-            raise StaleName(source, "another version is in the store") from cause
+            refusal = self._copies.why_refused(file, source, target, must_be_new=no_replace)
+            raise await refusal from cause
         # The inode shows the copy before its source goes: reads never find neither.
         async with self._leaving(file):
             self._moved(file, parent, name)
@@ -198,19 +189,6 @@ class Renames:
             )
 
     @asynccontextmanager
-    async def _bound(self, node: Node) -> AsyncIterator[None]:
-        """While it is renamed, a node's name is not asked of the store, nor lost to an answer."""
-        node.bound += 1
-        if isinstance(node, File):
-            self._services.contents.pin(node)
-        try:
-            yield
-        finally:
-            node.bound -= 1
-            if isinstance(node, File):
-                self._services.contents.unpin(node)
-
-    @asynccontextmanager
     async def _leaving(self, node: Node) -> AsyncIterator[None]:
         """Hide the old name from the block's beginning until its keys are deleted."""
         parent, name = node.parent, node.name
@@ -233,7 +211,7 @@ class Renames:
             target = services.superblock.marker_below(parent, name)
             return source.removesuffix("/"), source, target.removesuffix("/"), target
 
-        async with self._bound(directory), services.claims.hold_current(keys_now):
+        async with services.claim_to_copy(directory, keys_now):
             _, source, _, target = map(Key, keys_now())
             if directory.fate is not Fate.NAMED or (directory.parent, directory.name) != old_place:
                 raise StaleName(source, "renamed or removed meanwhile")

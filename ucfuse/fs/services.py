@@ -1,6 +1,7 @@
 """What the parts of the file system share: built once by `VolumeFilesystem`, passed down."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import trio
@@ -59,6 +60,18 @@ class Services:
         return self.claims.hold_current(
             lambda: _claimed(self.superblock.marker_below(parent, name))
         )
+
+    @asynccontextmanager
+    async def claim_to_copy(
+        self, node: Node, keys_now: Callable[[], tuple[str, ...]]
+    ) -> AsyncIterator[None]:
+        """Hold the claim on both keys of a copy, of which `node` shows the source.
+
+        From the beginning its name is not asked of the store, nor lost to an answer.
+        """
+        with self.contents.bound(node):
+            async with self.claims.hold_current(keys_now):
+                yield
 
 
 def cache_files_of(config: MountConfig) -> CacheFiles | None:
