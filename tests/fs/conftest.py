@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
@@ -73,15 +74,26 @@ def staging_dir(config: MountConfig) -> Path:
 
 
 @pytest.fixture
+def metered(store: ScriptedStore, metrics: Metrics) -> MeteredStore:
+    return MeteredStore(store, metrics)
+
+
+@pytest.fixture
+def parts() -> dict[str, Any]:
+    """What a file system has only in some tests, by the name of its argument."""
+    return {}
+
+
+@pytest.fixture
 async def fs(
     config: MountConfig,
-    metrics: Metrics,
-    store: ScriptedStore,
-    probe: FakeProbe,
+    metered: MeteredStore,
     budget: MemoryBudget,
+    metrics: Metrics,
+    probe: FakeProbe,
+    parts: dict[str, Any],
 ) -> AsyncIterator[VolumeFilesystem]:
-    metered = MeteredStore(store, metrics)
-    async with VolumeFilesystem(config, metered, budget, metrics, probe) as filesystem:
+    async with VolumeFilesystem(config, metered, budget, metrics, probe, **parts) as filesystem:
         yield filesystem
     assert budget.reserved_bytes == 0
 

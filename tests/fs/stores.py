@@ -1,6 +1,7 @@
 """A store that a test holds up or lets fail, request by request, so that races have one order."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -34,6 +35,17 @@ class Gate:
     reached: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
     cause: VolumeError | None = None
+
+    @asynccontextmanager
+    async def met_by(
+        self, work: Callable[..., Awaitable[object]], *arguments: object
+    ) -> AsyncIterator[trio.Nursery]:
+        """Run the block while the request waits that `work` makes; then let that go on and end."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work, *arguments)
+            await self.reached.wait()
+            yield nursery
+            self.open()
 
     def open(self) -> None:
         self.ended.set()

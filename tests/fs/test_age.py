@@ -3,7 +3,6 @@
 from itertools import islice
 
 import pytest
-import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.fs.kernel import Kernel
@@ -266,13 +265,10 @@ async def test_programs_that_look_an_expired_directory_up_at_once_share_the_ques
     clock.jump(2)
     before = metrics.store_requests.copy()
 
-    gate = store.hold("LIST")
-    async with trio.open_nursery() as nursery:
-        for _ in range(5):
+    async with store.hold("LIST").met_by(program.lookup, "d") as nursery:
+        for _ in range(4):
             nursery.start_soon(program.lookup, "d")
-        await gate.reached.wait()
         await wait_all_tasks_blocked()
-        gate.open()
 
     assert metrics.store_requests - before == {"LIST": 1}
 
@@ -286,20 +282,17 @@ async def test_that_a_directory_is_gone_is_asked_for_by_each_who_looks_it_up(
     clock.jump(2)
     await memory.delete(Key("d/x"))
 
-    first, gate = store.hold("LIST", answered=True), store.hold("LIST", answered=True)
-    first.open()
+    store.hold("LIST", answered=True).open()
     found: list[bool] = []
 
     async def look() -> None:
         found.append(await other.exists("d"))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.exists, "d")
-        await gate.reached.wait()
+    gate = store.hold("LIST", answered=True)
+    async with gate.met_by(program.exists, "d") as nursery:
         await memory.put(Key("d/x"), b"2")
         nursery.start_soon(look)
         await wait_all_tasks_blocked()
-        gate.open()
 
     assert found == [True]
 

@@ -197,14 +197,10 @@ async def test_a_claim_that_was_waited_for_is_not_held(
 ) -> None:
     await memory.put(Key("x"), b"data")
     await program.lookup("x")
-    gate = store.hold("COPY", "x")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, "x", "y")
-        await gate.reached.wait()
+    async with store.hold("COPY", "x").met_by(program.rename, "x", "y"):
         with trio.move_on_after(0.01):
             await other.unlink("x")
-        gate.open()
 
     _assert_at_rest(fs, budget)
     assert await bytes_in(memory, "y") == b"data"

@@ -80,7 +80,6 @@ async def test_of_two_programs_one_gets_the_name(
 async def test_a_lookup_that_sees_the_placeholder_does_not_become_a_second_inode(
     fs: VolumeFilesystem, program: Kernel, other: Kernel, store: ScriptedStore, memory: MemoryStore
 ) -> None:
-    gate = store.hold("PUT", "x", answered=True)
     numbers: list[int] = []
     handles: list[int] = []
 
@@ -91,11 +90,8 @@ async def test_a_lookup_that_sees_the_placeholder_does_not_become_a_second_inode
         handles.append(handle)
         numbers.append(attributes.number)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(create)
-        await gate.reached.wait()
+    async with store.hold("PUT", "x", answered=True).met_by(create):
         seen = await other.lookup("x")
-        gate.open()
 
     await fs.write(handles[0], 0, b"data")  # type: ignore[arg-type]
     assert (await other.lookup("x")).number == numbers[0]
@@ -213,17 +209,13 @@ async def test_a_placeholder_that_a_listing_shows_before_its_maker_hears_of_it_i
     memory: MemoryStore,
     store: ScriptedStore,
 ) -> None:
-    gate = store.hold("PUT", "x", answered=True)
     handles = []
 
     async def create() -> None:
         handles.append(await program.open("x", "w", exclusive=True))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(create)
-        await gate.reached.wait()
+    async with store.hold("PUT", "x", answered=True).met_by(create):
         seen = await other.lookup("x")
-        gate.open()
 
     await fs.write(handles[0], 0, b"data")
     await program.close(handles[0])
@@ -237,12 +229,8 @@ async def test_a_placeholder_that_a_listing_shows_before_its_maker_hears_of_it_i
 async def test_a_directory_that_a_listing_shows_before_its_maker_hears_of_it_is_one_directory(
     program: Kernel, other: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
-    gate = store.hold("PUT", "d/", answered=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.mkdir, "d")
-        await gate.reached.wait()
+    async with store.hold("PUT", "d/", answered=True).met_by(program.mkdir, "d"):
         seen = await other.lookup("d")
-        gate.open()
 
     assert (await program.lookup("d")).number == seen.number
     await other.write_file("d/x", b"data")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.fs.kernel import Kernel, bytes_in, keys_in
 from tests.fs.stores import ScriptedStore
@@ -111,12 +110,8 @@ async def test_the_journal_names_the_upload_of_a_copy_in_ranges_while_it_runs(
     """So the mount after a crash can abort it; its ranges cost the bucket's owner money."""
     await memory.put(Key("a"), BLOCK * 20)
     version = (await memory.head(Key("a"))).info
-    gate = store.hold("PARTCOPY")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(copies.copy, version, Key("b"), None)
-        await gate.reached.wait()
+    async with store.hold("PARTCOPY").met_by(copies.copy, version, Key("b"), None):
         [record] = the_records(staging_dir)
-        gate.open()
 
     assert record.key == "b"
     assert record.upload is not None

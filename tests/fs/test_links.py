@@ -1,7 +1,7 @@
 """Hard links as conditional copies: one winner, the newest bytes, and two files afterwards."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,22 +27,13 @@ def ignores_copy_condition() -> bool:
 
 
 @pytest.fixture
-async def fs(
-    config: MountConfig,
-    metrics: Metrics,
-    store: ScriptedStore,
-    probe: FakeProbe,
-    budget: MemoryBudget,
-    ignores_copy_condition: bool,
-) -> AsyncIterator[VolumeFilesystem]:
-    linking = replace(config, hardlinks_copy=True)
-    metered = MeteredStore(store, metrics)
-    known = CopyCondition(metered, "", is_ignored=ignores_copy_condition)
-    async with VolumeFilesystem(
-        linking, metered, budget, metrics, probe, copy_condition=known
-    ) as filesystem:
-        yield filesystem
-    assert budget.reserved_bytes == 0
+def config(config: MountConfig) -> MountConfig:
+    return replace(config, hardlinks_copy=True)
+
+
+@pytest.fixture
+def parts(metered: MeteredStore, ignores_copy_condition: bool) -> dict[str, Any]:
+    return {"copy_condition": CopyCondition(metered, "", is_ignored=ignores_copy_condition)}
 
 
 async def test_a_link_is_a_copy_in_the_store_with_an_inode_of_its_own(
@@ -167,7 +158,7 @@ async def test_links_are_refused_unless_asked_for(
     """README, P33: hard links are EPERM; on a read-only volume EROFS."""
     await memory.put(Key("a"), b"data")
     for options, refusal in (({}, NotPermitted), ({"read_only": True}, ReadOnlyVolume)):
-        plain = replace(config, **options)  # type: ignore[arg-type]
+        plain = replace(config, hardlinks_copy=False, **options)  # type: ignore[arg-type]
         async with VolumeFilesystem(plain, memory, budget, metrics, FakeProbe()) as fs:
             with pytest.raises(refusal):
                 await Kernel(fs).link("a", "b")

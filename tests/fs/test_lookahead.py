@@ -1,6 +1,5 @@
 """`--freshness`: what was validated a moment ago is used, and files in order are fetched ahead."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -8,14 +7,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.fs.kernel import FakeProbe, Kernel
+from tests.fs.kernel import Kernel
 from tests.fs.stores import ScriptedStore
 from ucfuse.budget import MemoryBudget
 from ucfuse.config import MountConfig
-from ucfuse.fs.filesystem import VolumeFilesystem
 from ucfuse.metrics import Metrics
 from ucfuse.store.memory import MemoryStore
-from ucfuse.store.metered import MeteredStore
 from ucfuse.volume import Key, MiB
 
 pytestmark = pytest.mark.timeout(20)
@@ -27,21 +24,6 @@ X = Key("x")
 @pytest.fixture
 def config(config: MountConfig) -> MountConfig:
     return replace(config, freshness_s=FRESHNESS_S, metadata_ttl_s=300.0)
-
-
-@pytest.fixture
-async def fs(
-    config: MountConfig,
-    metrics: Metrics,
-    store: ScriptedStore,
-    probe: FakeProbe,
-    budget: MemoryBudget,
-    clock: MockClock,
-) -> AsyncIterator[VolumeFilesystem]:
-    metered = MeteredStore(store, metrics)
-    async with VolumeFilesystem(config, metered, budget, metrics, probe) as filesystem:
-        yield filesystem
-    assert budget.reserved_bytes == 0
 
 
 async def make_files(memory: MemoryStore, program: Kernel, count: int, size: int = 10) -> list[str]:

@@ -238,12 +238,8 @@ async def test_a_repeat_that_a_long_rename_in_its_directory_holds_up_opens(
     await memory.put(X, b"22")
     with pytest.raises(StaleName):
         await fs.open(old, intent("r"), program.caller())
-    gate = store.hold("COPY")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(other.rename, "y", "z")
-        await gate.reached.wait()
+    async with store.hold("COPY").met_by(other.rename, "y", "z"):
         clock.jump(10)
-        gate.open()
     await memory.put(X, b"4444")
 
     number = (await program.walk("x")).number
@@ -310,7 +306,6 @@ async def test_one_question_runs_and_one_waits_for_all_opens_of_a_key(
     await memory.put(X, b"old")
     number = (await Kernel(fs).lookup("x")).number
     before = metrics.store_requests.copy()
-    gate = store.hold("GET")
     opened: list[int] = []
 
     async def open_and_close(thread: int) -> None:
@@ -319,14 +314,11 @@ async def test_one_question_runs_and_one_waits_for_all_opens_of_a_key(
         opened.append(thread)
         await program.close(handle)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(open_and_close, 1)
-        await gate.reached.wait()
+    async with store.hold("GET").met_by(open_and_close, 1) as nursery:
         for thread in range(2, 10):
             nursery.start_soon(open_and_close, thread)
         await trio.testing.wait_all_tasks_blocked()
         assert metrics.store_requests - before == {"GET": 1}
-        gate.open()
 
     assert sorted(opened) == list(range(1, 10))
     assert (metrics.store_requests - before)["GET"] == 2
@@ -337,7 +329,6 @@ async def test_an_open_is_not_served_by_a_question_that_began_before_it(
 ) -> None:
     await memory.put(X, b"old")
     number = (await Kernel(fs).lookup("x")).number
-    gate = store.hold("GET", answered=True)
     first, second = Kernel(fs, 1), Kernel(fs, 2)
     seen: dict[int, bytes] = {}
 
@@ -346,13 +337,10 @@ async def test_an_open_is_not_served_by_a_question_that_began_before_it(
         seen[program.thread] = await program.read_open(handle)
         await program.close(handle)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read, first)
-        await gate.reached.wait()
+    async with store.hold("GET", answered=True).met_by(read, first) as nursery:
         await memory.put(X, b"newer")
         nursery.start_soon(read, second)
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
 
     assert seen[1] in (b"old", b"newer")
     assert seen[2] == b"newer"

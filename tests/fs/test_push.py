@@ -3,23 +3,20 @@
 A push that comes after a program's write would put the old bytes over it.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from tests.fs.kernel import FakeProbe, Kernel, bytes_in, intent
+from tests.fs.kernel import Kernel, bytes_in, intent
 from tests.fs.stores import ScriptedStore
 from ucfuse.budget import MemoryBudget
-from ucfuse.config import MountConfig
 from ucfuse.errors import StaleName, StoreUnavailable
-from ucfuse.fs.filesystem import VolumeFilesystem
 from ucfuse.metrics import Metrics
 from ucfuse.store.api import Buffer
 from ucfuse.store.memory import MemoryStore
-from ucfuse.store.metered import MeteredStore
 from ucfuse.volume import InodeNo, Key, MiB
 
 pytestmark = pytest.mark.timeout(20)
@@ -47,20 +44,8 @@ def cache() -> FakePageCache:
 
 
 @pytest.fixture
-async def fs(
-    config: MountConfig,
-    metrics: Metrics,
-    store: ScriptedStore,
-    probe: FakeProbe,
-    budget: MemoryBudget,
-    cache: FakePageCache,
-) -> AsyncIterator[VolumeFilesystem]:
-    metered = MeteredStore(store, metrics)
-    async with VolumeFilesystem(
-        config, metered, budget, metrics, probe, page_cache=cache
-    ) as filesystem:
-        yield filesystem
-    assert budget.reserved_bytes == 0
+def parts(cache: FakePageCache) -> dict[str, Any]:
+    return {"page_cache": cache}
 
 
 async def test_a_small_file_is_pushed_whole_and_no_byte_of_it_stays_here(
@@ -124,13 +109,9 @@ async def test_nothing_is_pushed_while_an_open_for_writing_is_on_its_way(
     program: Kernel, other: Kernel, memory: MemoryStore, store: ScriptedStore, cache: FakePageCache
 ) -> None:
     await memory.put(X, b"a" * 1000)
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("GET", answered=True)
-        nursery.start_soon(other.read_file, "x")
-        await gate.reached.wait()
+    async with store.hold("GET", answered=True).met_by(other.read_file, "x") as nursery:
         nursery.start_soon(program.write_file, "x", b"b", "r+")
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
     assert cache.pushed == []
     assert await bytes_in(memory, "x") == b"b" + b"a" * 999
 
@@ -139,12 +120,8 @@ async def test_bytes_fetched_before_a_write_are_not_pushed_after_it(
     program: Kernel, other: Kernel, memory: MemoryStore, store: ScriptedStore, cache: FakePageCache
 ) -> None:
     await memory.put(X, b"a" * 1000)
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("GET", answered=True)
-        nursery.start_soon(other.read_file, "x")
-        await gate.reached.wait()
+    async with store.hold("GET", answered=True).met_by(other.read_file, "x"):
         await program.write_file("x", b"b" * 10, "w")
-        gate.open()
     assert (await program.lookup("x")).size == 10
     assert all(data == b"b" * 10 for _, data in cache.pushed)
 
@@ -159,12 +136,8 @@ async def test_nothing_is_pushed_while_the_file_is_truncated(
     size: int,
 ) -> None:
     await memory.put(X, b"a" * 1000)
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("PUT")
-        nursery.start_soon(program.truncate, "x", size)
-        await gate.reached.wait()
+    async with store.hold("PUT").met_by(program.truncate, "x", size):
         await other.close(await other.open("x"))
-        gate.open()
     assert cache.pushed == []
 
 
@@ -173,12 +146,8 @@ async def test_nothing_is_pushed_while_the_file_is_committed(
 ) -> None:
     await memory.put(X, b"a" * 1000)
     number = (await program.lookup("x")).number
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("PUT")
-        nursery.start_soon(program.write_file, "x", b"b" * 10)
-        await gate.reached.wait()
+    async with store.hold("PUT").met_by(program.write_file, "x", b"b" * 10):
         await other.close(await other.open("x", number=number))
-        gate.open()
     assert cache.pushed == []
 
 
@@ -187,13 +156,9 @@ async def test_nothing_is_pushed_while_the_file_is_renamed(
 ) -> None:
     await memory.put(X, b"a" * 1000)
     number = (await program.lookup("x")).number
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("COPY")
-        nursery.start_soon(program.rename, "x", "y")
-        await gate.reached.wait()
+    async with store.hold("COPY").met_by(program.rename, "x", "y"):
         await other.close(await other.open("x", number=number))
-        gate.open()
-        assert cache.pushed == []
+    assert cache.pushed == []
     await program.close(await program.open("y"))
     assert [data for _, data in cache.pushed] == [b"a" * 1000]
 

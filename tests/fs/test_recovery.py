@@ -146,12 +146,8 @@ async def test_a_version_that_comes_in_between_stays(
     """Between the question and the commit of the replay: the condition holds the commit back."""
     await crashed.closed(b"old run")
     crashed.crash()
-    gate = store.hold("PUT", KEY)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(replay, store, staging_dir)
-        await gate.reached.wait()
+    async with store.hold("PUT", KEY).met_by(replay, store, staging_dir):
         await memory.put(KEY, b"newer")
-        gate.open()
     assert await bytes_in(memory, KEY) == b"newer"
     assert the_only(staging_dir).path.read_bytes() == b"old run"
 
@@ -161,12 +157,8 @@ async def test_a_request_of_the_dead_session_that_arrives_late_is_recognised(
 ) -> None:
     await crashed.closed(b"whole")
     crashed.crash()
-    gate = store.hold("PUT", KEY)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(replay, store, staging_dir)
-        await gate.reached.wait()
+    async with store.hold("PUT", KEY).met_by(replay, store, staging_dir):
         await memory.put(KEY, b"whole", condition=ABSENT)
-        gate.open()
     assert nothing_is_left(staging_dir)
 
 

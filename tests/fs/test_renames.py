@@ -174,13 +174,9 @@ async def test_a_source_that_was_replaced_after_its_copy_is_not_deleted(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     await memory.put(Key("a"), b"old")
-    gate = store.hold("COPY", "a", answered=True)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, "a", "b")
-        await gate.reached.wait()
+    async with store.hold("COPY", "a", answered=True).met_by(program.rename, "a", "b"):
         await memory.put(Key("a"), b"newer")
-        gate.open()
 
     assert await bytes_in(memory, "a") == b"newer"
     assert await bytes_in(memory, "b") == b"old"
@@ -287,14 +283,10 @@ async def test_reads_through_an_open_handle_go_on_while_it_is_renamed(
     data = bytes(range(256)) * (4 * MiB // 256)
     await memory.put(Key("d/x"), data)
     handle = await program.open("d/x")
-    gate = store.hold(kind, "d/x", answered=answered)
     old, new = ("d/x", "d/y") if what == "file" else ("d", "e")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, old, new)
-        await gate.reached.wait()
+    async with store.hold(kind, "d/x", answered=answered).met_by(program.rename, old, new):
         assert bytes(await fs.read(handle, 2 * MiB, 4096)) == data[2 * MiB : 2 * MiB + 4096]
-        gate.open()
 
     assert bytes(await fs.read(handle, 3 * MiB, 4096)) == data[3 * MiB : 3 * MiB + 4096]
     assert bytes(await fs.read(handle, 0, 4096)) == data[:4096]
@@ -309,15 +301,11 @@ async def test_what_is_written_during_a_rename_is_committed_under_the_new_name(
     await program.mkdir("d")
     data = await _write_large(program, "d/x")
     handle = await program.open("d/x", "r+")
-    gate = store.hold("COPY", "d/x")
     old, new, path = ("d/x", "d/y", "d/y") if what == "file" else ("d", "e", "e/x")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, old, new)
-        await gate.reached.wait()
+    async with store.hold("COPY", "d/x").met_by(program.rename, old, new):
         with trio.move_on_after(0.2):  # or it waits for the rename
             await fs.write(handle, 0, b"####")
-        gate.open()
     await fs.write(handle, 0, b"####")
     await program.close(handle)
 
@@ -426,7 +414,6 @@ async def test_what_is_done_below_a_directory_during_its_rename_is_done_under_it
     await program.mkdir("d/sub")
     await other.lookup("d/old")
     directory = (await other.lookup("d")).number
-    gate = store.hold("COPY", "d/k")
 
     async def act() -> None:
         match what:
@@ -444,12 +431,9 @@ async def test_what_is_done_below_a_directory_during_its_rename_is_done_under_it
             case _:
                 await fs.unlink(directory, "old", other.other_caller())
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, "d", "e")
-        await gate.reached.wait()
+    async with store.hold("COPY", "d/k").met_by(program.rename, "d", "e") as nursery:
         nursery.start_soon(act)
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
 
     added = {"mkdir": "e/x/", "rmdir": None, "unlink": None}.get(what, "e/x")
     removed = {"rmdir": "e/sub/", "unlink": "e/old"}.get(what)
@@ -466,7 +450,6 @@ async def test_a_file_moved_into_a_directory_during_its_rename_arrives_under_its
     target = (await other.lookup("d")).number
     source = (await other.lookup("y")).number
     await other.lookup("y/x")
-    gate = store.hold("COPY", "d/k")
     stale: list[VolumeError] = []
 
     async def move() -> None:
@@ -476,12 +459,9 @@ async def test_a_file_moved_into_a_directory_during_its_rename_arrives_under_its
             stale.append(cause)
             await fs.rename(source, "x", target, "x", no_replace=False, caller=other.other_caller())
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(program.rename, "d", "e")
-        await gate.reached.wait()
+    async with store.hold("COPY", "d/k").met_by(program.rename, "d", "e") as nursery:
         nursery.start_soon(move)
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
 
     assert set(await keys_in(memory)) == {"e/k", "e/x"}
     assert await program.read_file("e/x") == b"data"
@@ -515,14 +495,10 @@ async def test_a_rename_waits_for_a_running_commit(
 ) -> None:
     handle = await program.open("a", "w")
     await fs.write(handle, 0, b"data")
-    gate = store.hold("PUT", "a")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.fsync, handle)
-        await gate.reached.wait()
+    async with store.hold("PUT", "a").met_by(fs.fsync, handle) as nursery:
         nursery.start_soon(program.rename, "a", "b")
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
     await program.close(handle)
 
     assert await keys_in(memory) == ["b"]

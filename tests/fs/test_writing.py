@@ -265,14 +265,10 @@ async def test_removing_a_file_waits_for_its_running_commit(
 ) -> None:
     handle = await program.open("x", "w")
     await fs.write(handle, 0, b"data")
-    gate = store.hold("PUT", "x")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.fsync, handle)
-        await gate.reached.wait()
+    async with store.hold("PUT", "x").met_by(fs.fsync, handle) as nursery:
         nursery.start_soon(program.unlink, "x")
         await trio.testing.wait_all_tasks_blocked()
-        gate.open()
     await program.close(handle)
 
     assert await keys_in(memory) == []
@@ -317,20 +313,16 @@ async def test_a_write_waits_while_a_commit_runs(
 ) -> None:
     handle = await program.open("x", "w")
     await fs.write(handle, 0, b"old")
-    gate = store.hold("PUT", "x")
     written = trio.Event()
 
     async def write() -> None:
         await fs.write(handle, 0, b"new")
         written.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fs.fsync, handle)
-        await gate.reached.wait()
+    async with store.hold("PUT", "x").met_by(fs.fsync, handle) as nursery:
         nursery.start_soon(write)
         await trio.testing.wait_all_tasks_blocked()
         assert not written.is_set()
-        gate.open()
 
     assert await bytes_in(memory, "x") == b"old"
     await program.close(handle)

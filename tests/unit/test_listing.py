@@ -191,17 +191,13 @@ async def test_a_directory_that_is_renamed_goes_on_under_its_new_key(
     directory = names.observe(names.inodes.root, "d", None, True, trio.current_time())
     assert isinstance(directory, Directory)
     listing = _listing(names, store, metrics, directory)
-    gate = store.hold("LIST", "d/", skip=1, answered=True)
     shown: list[str] = []
 
     async def read() -> None:
         shown.extend(await _all(listing))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        await gate.reached.wait()
+    async with store.hold("LIST", "d/", skip=1, answered=True).met_by(read):
         names.renamed(directory, names.inodes.root, "e")
-        gate.open()
 
     assert shown == [f"f{index:04d}" for index in range(1500)]
 
@@ -212,18 +208,14 @@ async def test_a_name_that_becomes_known_by_another_way_while_the_listing_runs_i
     """It was created before the listing began, and committed before it ended."""
     await _fill(memory, 2)
     file = names.created(names.inodes.root, "new", None)
-    gate = store.hold("LIST", answered=True)
     shown: list[str] = []
 
     async def read() -> None:
         shown.extend(await _all(listing))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        await gate.reached.wait()
+    async with store.hold("LIST", answered=True).met_by(read):
         began = trio.current_time()
         await memory.put(Key("new"), b"1")
         names.committed(file, (await memory.head(Key("new"))).info, began)
-        gate.open()
 
     assert shown == ["f0000", "f0001", "new"]

@@ -327,14 +327,10 @@ async def test_names_that_expire_together_are_renewed_by_one_page(
     )
     clock.jump(2)
 
-    async with trio.open_nursery() as nursery:
-        gate = store.hold("LIST")
-        nursery.start_soon(lookups.find, root, keys[0])
-        await gate.reached.wait()
+    async with store.hold("LIST").met_by(lookups.find, root, keys[0]) as nursery:
         for key in keys[1:]:
             nursery.start_soon(lookups.find, root, key)
         await wait_all_tasks_blocked()
-        gate.open()
 
     assert metrics.store_requests["LIST"] == 1
     assert metrics.store_requests["HEAD"] == 0
@@ -378,17 +374,13 @@ async def test_a_name_below_a_directory_that_is_renamed_meanwhile_is_asked_for_a
     directory = names.observe(root, "d", None, True, trio.current_time())
     assert isinstance(directory, Directory)
     await memory.put(Key(PREFIX + "e/x"), b"1")
-    gate = store.hold("LIST", answered=True)
     found: list[str] = []
 
     async def find() -> None:
         found.append(names.key(await lookups.find(directory, "x")))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(find)
-        await gate.reached.wait()
+    async with store.hold("LIST", answered=True).met_by(find):
         names.renamed(directory, root, "e")
-        gate.open()
 
     assert found == [PREFIX + "e/x"]
 
