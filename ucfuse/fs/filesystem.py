@@ -1,18 +1,17 @@
 """Every operation on a mounted volume, in our own words: no FUSE, no S3.
 
 The kernel adapter calls `VolumeFilesystem`, once per request. It is the only mediator between
-names, reading and writing; `opens`, `reads`, `writes`, `commits`, `creations`, `removals`,
-`renames`, `links` and `directories` are its parts, each one side of the work. All methods raise
-only causes from `errors.py`.
+names, reading and writing; `kernel_lookups`, `stats`, `opens`, `reads`, `writes`, `commits`,
+`creations`, `removals`, `renames`, `links` and `directories` are its parts, each one side of the
+work. All methods raise only causes from `errors.py`.
 
 Concurrency: any number of requests at once, in one trio loop. Work that outlives a request runs in
 the service nursery, which this class opens and closes. Everything has a deadline.
 """
 
-import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -22,8 +21,8 @@ import trio
 
 from ucfuse.budget import MemoryBudget
 from ucfuse.config import MountConfig
-from ucfuse.errors import AccessDenied, NotFound, NotPermitted, ReadOnlyVolume, StaleName
-from ucfuse.fs.attributes import attributes_of, learn_mtime
+from ucfuse.errors import NotPermitted, StaleName
+from ucfuse.fs.attributes import attributes_of
 from ucfuse.fs.caller import (
     Caller,
     Described,
@@ -32,13 +31,15 @@ from ucfuse.fs.caller import (
     OpenIntent,
     Uncommitted,
 )
+from ucfuse.fs.change_gate import ChangeGate, Permit
 from ucfuse.fs.commits import Commits
 from ucfuse.fs.creations import Creations
 from ucfuse.fs.directories import Directories
-from ucfuse.fs.failed_lookups import FailedLookups
+from ucfuse.fs.kernel_lookups import KernelLookups
 from ucfuse.fs.links import Links
 from ucfuse.fs.opens import Opens
 from ucfuse.fs.portability_log import Portability
+from ucfuse.fs.questions import Questions
 from ucfuse.fs.reads import Reads
 from ucfuse.fs.recovery import Recovery, open_area
 from ucfuse.fs.removals import Removals
@@ -50,23 +51,18 @@ from ucfuse.fs.strict_writes import Ordering
 from ucfuse.fs.validation import Validation
 from ucfuse.fs.writes import Writes
 from ucfuse.metrics import Metrics
-from ucfuse.names.inodes import Directory, File, Node
+from ucfuse.names.inodes import Directory, Node
 from ucfuse.portability import Operation
 from ucfuse.reading.cache_directory import CacheFiles
 from ucfuse.reading.diskcache import DiskCache
 from ucfuse.reading.pagecache import PageCache
 from ucfuse.store.api import Buffer, ObjectStore
 from ucfuse.store.linking import CopyCondition
-from ucfuse.tasks import Pending, deadline
+from ucfuse.tasks import Pending
 from ucfuse.volume import Attributes, HandleId, InodeNo
 from ucfuse.writing.area import StagingArea
 
-__all__ = ["Permit", "VolumeFilesystem"]
-
-log = logging.getLogger(__name__)
-
-Permit = Callable[[], Awaitable[None]]
-"""Returns if the user may change the volume. Raises `ReadOnlyVolume`, or why that is not known."""
+__all__ = ["VolumeFilesystem"]
 
 
 class VolumeFilesystem:
@@ -104,9 +100,8 @@ class VolumeFilesystem:
         self._portability = portability or Portability(config.emulation, probe)
         self._ordering = Ordering(self._portability)
         self._copy_condition = copy_condition or CopyCondition(store, config.source.prefix)
-        self._permit = permit
+        self._gate = ChangeGate(config, permit)
         self._exit = AsyncExitStack()
-        self._failures = FailedLookups()
 
     async def __aenter__(self) -> Self:
         cache_files = cache_files_of(self._config)  # first: it may refuse, and leaves nothing open
@@ -133,13 +128,14 @@ class VolumeFilesystem:
             volume_index=self._volume_index,
         )
         self._superblock = services.superblock
-        self._lookups = services.lookups
         self._contents = services.contents
         self._handles = services.handles
         self._reads = Reads(services)
         self._repeats = Repeats(services)
-        self._validation = Validation(services, self._reads, self._repeats)
-        self._stats = Stats(services, self._validation)
+        questions = Questions(services, self._reads)
+        self._lookups = KernelLookups(services, questions, self._repeats)
+        self._validation = Validation(services, questions, self._lookups, self._repeats)
+        self._stats = Stats(services)
         self._commits = Commits(services)
         self._creations = Creations(services)
         self._directories = Directories(services)
@@ -176,33 +172,13 @@ class VolumeFilesystem:
 
     async def require_changes(self, number: InodeNo) -> None:
         """Raise `ReadOnlyVolume` unless what has this number may be changed."""
-        await self._require_changes()
+        await self._gate.require()
 
     async def lookup(self, parent: InodeNo, name: str, caller: Caller) -> Attributes:
         """Return what a name is, not older than the TTL, and add a reference."""
         directory = self._superblock.inodes.directory(parent)
-        key = self._superblock.key_below(directory, name)
-        self._validation.end_lookup(caller.thread)
-        ticket = self._repeats.ticket(caller, key)
-        trusted = ticket is not None or self._repeats.trusts(caller, key)
-        known = self._superblock.known(directory, name)
-        if ticket is not None and ticket.is_absent and known is None:
-            self._repeats.take_ticket(caller, key)
-            raise NotFound(key)
-        promised = self._repeats.promised(ticket, directory, name)
-        if promised is not None:
-            return self._remembered(promised)
-        patience = deadline(self._config.metadata_timeout_s, key)
-        is_known = known is not None and (trusted or self._superblock.is_fresh(known))
-        asking = nullcontext() if is_known else self._failures.asking(directory)
-        with asking, patience:
-            asked = not trusted and await self._stats.confirm_known(known, caller)
-            node = await self._lookups.find(directory, name, trust_memory=trusted)
-            await learn_mtime(self._services, node)
-        if not asked or not isinstance(node, File):
-            return self._remembered(node)
-        self._validation.note_lookup(node, caller)
-        return replace(self._remembered(node), valid_s=0.0)
+        node, valid_s = await self._lookups.find(directory, name, caller)
+        return replace(self._remembered(node), valid_s=valid_s)
 
     async def getattr(self, number: InodeNo, caller: Caller) -> Attributes:
         """Return the attributes of an inode, not older than the TTL."""
@@ -216,7 +192,7 @@ class VolumeFilesystem:
         self, number: InodeNo, size: int, handle: HandleId | None, caller: Caller
     ) -> Attributes:
         """Truncate or extend a file; without an open writer it is committed at once."""
-        await self._require_changes()
+        await self._gate.require()
         file = self._superblock.inodes.file(number)
         if handle is None and not file.has_name:
             raise StaleName(file.path, "the name means another version by now")
@@ -234,22 +210,18 @@ class VolumeFilesystem:
 
     async def mknod(self, parent: InodeNo, name: str, caller: Caller) -> Attributes:
         """Make an empty file that is in the store at once, and add a reference."""
-        await self._require_changes()
-        directory = self._superblock.inodes.directory(parent)
-        with self._repeats.names_change(directory):
+        async with self._changing(parent) as directory:
             file = await self._creations.make_node(directory, name)
         return self._remembered(file)
 
     async def mkdir(self, parent: InodeNo, name: str, caller: Caller) -> Attributes:
         """Make a directory, and add a reference."""
-        await self._require_changes()
-        directory = self._superblock.inodes.directory(parent)
-        with self._repeats.names_change(directory):
+        async with self._changing(parent) as directory:
             return self._remembered(await self._creations.make_directory(directory, name))
 
     async def link(self, number: InodeNo, parent: InodeNo, name: str, caller: Caller) -> Attributes:
         """Copy a file to a name that is free, in the store, and add a reference to the copy."""
-        await self._require_changes()
+        await self._gate.require()
         directory = self._superblock.inodes.directory(parent)
         self._portability.meet_name(Operation.LINK, directory.path, name, caller.thread)
         if not self._config.hardlinks_copy:
@@ -260,23 +232,19 @@ class VolumeFilesystem:
 
     async def symlink(self, parent: InodeNo, name: str, caller: Caller) -> Never:
         """Raise `NotPermitted`, or what the volume's state or mode says before."""
-        await self._require_changes()
+        await self._gate.require()
         directory = self._superblock.inodes.directory(parent)
         self._portability.meet_name(Operation.SYMLINK, directory.path, name, caller.thread)
         raise NotPermitted(name, "symbolic links cannot be objects")
 
     async def unlink(self, parent: InodeNo, name: str, caller: Caller) -> None:
         """Remove a file."""
-        await self._require_changes()
-        directory = self._superblock.inodes.directory(parent)
-        with self._repeats.names_change(directory):
+        async with self._changing(parent) as directory:
             await self._removals.unlink(directory, name)
 
     async def rmdir(self, parent: InodeNo, name: str, caller: Caller) -> None:
         """Remove an empty directory."""
-        await self._require_changes()
-        directory = self._superblock.inodes.directory(parent)
-        with self._repeats.names_change(directory):
+        async with self._changing(parent) as directory:
             await self._removals.remove_directory(directory, name)
 
     async def rename(
@@ -290,12 +258,11 @@ class VolumeFilesystem:
         caller: Caller,
     ) -> None:
         """Give a file or directory another name, over what has that name (unless `no_replace`)."""
-        await self._require_changes()
+        await self._gate.require()
         inodes = self._superblock.inodes
         source, target = inodes.directory(old_parent), inodes.directory(new_parent)
         with self._repeats.names_change(source, target):
-            with deadline(self._config.metadata_timeout_s, old_name):
-                node = await self._lookups.find(source, old_name)
+            node = await self._services.find(source, old_name)
             await self._renames.rename(node, target, new_name, no_replace=no_replace)
 
     def describe(self, number: InodeNo) -> Described:
@@ -316,14 +283,14 @@ class VolumeFilesystem:
 
     def end_lookup(self, thread: int) -> None:
         """A thread went on to something else than the open that its lookup was for."""
-        self._validation.end_lookup(thread)
+        self._lookups.end(thread)
 
     # --- open, read, write, close ------------------------------------------------------------
 
     async def open(self, number: InodeNo, intent: OpenIntent, caller: Caller) -> HandleId:
         """Open the newest committed version. Raises `StaleName` for the kernel to look again."""
         if intent.writable or intent.truncate:
-            await self._require_changes()
+            await self._gate.require()
         file = self._superblock.inodes.file(number)
         return (await self._opens.open(file, intent, caller)).number
 
@@ -331,9 +298,7 @@ class VolumeFilesystem:
         self, parent: InodeNo, name: str, intent: OpenIntent, caller: Caller
     ) -> tuple[HandleId, Attributes]:
         """Create and open a file, or open the one that came into being meanwhile."""
-        await self._require_changes()
-        directory = self._superblock.inodes.directory(parent)
-        with self._repeats.names_change(directory):
+        async with self._changing(parent) as directory:
             handle = await self._opens.create(directory, name, intent, caller)
         return handle.number, self._remembered(handle.content.file)
 
@@ -415,17 +380,13 @@ class VolumeFilesystem:
 
     # --- inner workings ----------------------------------------------------------------------
 
-    async def _require_changes(self) -> None:
-        if self._config.read_only:
-            raise ReadOnlyVolume(str(self._config.source))
-        if self._permit is None:
-            return
-        try:
-            await self._permit()
-        except ReadOnlyVolume as cause:
-            if self._config.emulation.is_strict:  # where nobody mounted it read-only
-                raise AccessDenied(cause.subject, cause.detail) from cause
-            raise
+    @asynccontextmanager
+    async def _changing(self, parent: InodeNo) -> AsyncIterator[Directory]:
+        """Give the directory for a block that changes names in it, if that is allowed."""
+        await self._gate.require()
+        directory = self._superblock.inodes.directory(parent)
+        with self._repeats.names_change(directory):
+            yield directory
 
     def _remembered(self, node: Node) -> Attributes:
         node.lookups += 1

@@ -17,7 +17,7 @@ from ucfuse.errors import (
 )
 from ucfuse.fs.contents import FileContent
 from ucfuse.fs.services import Services
-from ucfuse.names.inodes import Directory, File, Node
+from ucfuse.names.inodes import Directory, File
 from ucfuse.tasks import deadline
 from ucfuse.volume import MiB
 from ucfuse.writing.transfer import fetch_missing
@@ -38,7 +38,7 @@ class Removals:
 
     async def unlink(self, parent: Directory, name: str) -> None:
         """Remove a file. Open handles keep what they have; it is never committed any more."""
-        file = await self._find(parent, name)
+        file = await self._services.find(parent, name)
         if not isinstance(file, File):
             raise IsADirectory(file.path)
         self._services.contents.pin(file)
@@ -50,7 +50,7 @@ class Removals:
 
     async def remove_directory(self, parent: Directory, name: str) -> None:
         """Remove an empty directory. Raises `DirectoryNotEmpty`."""
-        directory = await self._find(parent, name)
+        directory = await self._services.find(parent, name)
         if not isinstance(directory, Directory):
             raise NotADirectory(directory.path)
         async with self._services.claim_of(directory):
@@ -118,11 +118,6 @@ class Removals:
             contents.unlinked(content)
             if content.handle_count == 0:
                 contents.settled(content)
-
-    async def _find(self, parent: Directory, name: str) -> Node:
-        """Return what the name means now: the kernel's lookup may have been from memory."""
-        with deadline(self._services.config.metadata_timeout_s, name):
-            return await self._services.lookups.find(parent, name)
 
 
 def _may_be_stored(content: FileContent | None) -> bool:

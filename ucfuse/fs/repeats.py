@@ -1,7 +1,7 @@
 """The kernel's repeat of an open that met another version: from its ticket, without asking again.
 
-`validation` refuses the first try and issues the ticket; `filesystem` looks here for the lookups of
-the repeat, and says what else the thread does, which ends it.
+`validation` refuses the first try and issues the ticket; `kernel_lookups` looks here for the
+lookups of the repeat, and `filesystem` says what else the thread does, which ends it.
 
 Concurrency: trio loop only, every method is atomic.
 """

@@ -22,6 +22,7 @@ from ucfuse.reading.diskcache import DiskCache
 from ucfuse.reading.pagecache import PageCache
 from ucfuse.reading.pool import PartPool
 from ucfuse.store.api import ObjectStore
+from ucfuse.tasks import deadline
 from ucfuse.volume import DIRECTORY_SUFFIX, Key
 from ucfuse.writing.area import StagingArea
 from ucfuse.writing.upload import Uploader
@@ -60,6 +61,11 @@ class Services:
         return self.claims.hold_current(
             lambda: _claimed(self.superblock.marker_below(parent, name))
         )
+
+    async def find(self, parent: Directory, name: str) -> Node:
+        """Return what the name means now: the kernel's lookup may have been from memory."""
+        with deadline(self.config.metadata_timeout_s, name):
+            return await self.lookups.find(parent, name)
 
     @asynccontextmanager
     async def claim_to_copy(

@@ -1,10 +1,4 @@
-"""Attributes of files: when a stat asks the store, and what an open may take over from its lookup.
-
-A lookup of a name that has expired asks the store. Where the kernel has the first bytes of the
-file already, it asks as an open would, by a GET that brings no body if nothing changed, and its
-answer is valid for no time. Then an open that follows from the same thread, with no other request
-in between, belongs to the same system call as the lookup (a stat would have sent GETATTR), and is
-answered without a second question. Threads of another pid namespace (0) cannot be told apart.
+"""Attributes of files: when a stat asks the store, and what is told without asking.
 
 Concurrency: trio loop only.
 """
@@ -12,9 +6,8 @@ Concurrency: trio loop only.
 import logging
 
 from ucfuse.errors import StoreUnavailable, Throttled
-from ucfuse.fs.caller import Caller, Described
+from ucfuse.fs.caller import Described
 from ucfuse.fs.services import Services
-from ucfuse.fs.validation import Validation
 from ucfuse.names.inodes import File, Node
 from ucfuse.tasks import deadline
 
@@ -31,20 +24,8 @@ OPEN_FILE_VALID_S = 5.0
 class Stats:
     """The attribute side of `VolumeFilesystem`."""
 
-    def __init__(self, services: Services, validation: Validation) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._validation = validation
-
-    async def confirm_known(self, node: Node | None, caller: Caller) -> bool:
-        """Ask about an expired file that a lookup found, if an open could take the answer over."""
-        if not isinstance(node, File) or not caller.thread:
-            return False
-        if node.is_local or self._services.superblock.is_fresh(node):
-            return False
-        if self._services.config.freshness_s > 0 or not self._validation.has_first_bytes(node):
-            return False  # a page of the listing will do for all that follow, and open may not ask
-        await self._validation.ask_for_lookup(node, caller)
-        return True
 
     async def renew(self, file: File) -> float:
         """Ask the store if the attributes have expired; return how long they are valid, in s."""
