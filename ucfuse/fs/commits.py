@@ -23,7 +23,7 @@ from ucfuse.errors import (
     StoreUnavailable,
     VolumeError,
 )
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.services import Services
 from ucfuse.names.inodes import Fate
 from ucfuse.store.api import ABSENT, Condition

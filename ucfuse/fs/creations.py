@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from ucfuse.errors import AlreadyExists, ObjectChanged
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.services import Services
 from ucfuse.names.inodes import Directory, File
 from ucfuse.store.api import ABSENT

@@ -9,7 +9,7 @@ Concurrency: trio loop only, every method is atomic.
 from dataclasses import dataclass
 
 from ucfuse.errors import BadHandle, NotPortable
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.write_order import Sequence
 from ucfuse.names.inodes import Directory
 from ucfuse.names.listing import Listing

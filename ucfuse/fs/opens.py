@@ -8,8 +8,8 @@ Concurrency: trio loop only, any number of opens at once.
 
 from ucfuse.errors import StaleName
 from ucfuse.fs.caller import Caller, OpenIntent
-from ucfuse.fs.contents import FileContent
 from ucfuse.fs.creations import Creations
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.handles import FileHandle
 from ucfuse.fs.reads import Reads
 from ucfuse.fs.repeats import Repeats

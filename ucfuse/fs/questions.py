@@ -17,7 +17,7 @@ import trio
 
 from ucfuse.budget import Reservation
 from ucfuse.errors import ObjectMissing, StoreUnavailable, VolumeError
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.reads import Reads
 from ucfuse.fs.services import Services
 from ucfuse.names.inodes import NEVER, File, needs_mtime

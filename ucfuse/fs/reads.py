@@ -12,7 +12,7 @@ import trio
 
 from ucfuse.budget import Reservation
 from ucfuse.errors import ObjectChanged, ObjectMissing
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.services import Services
 from ucfuse.reading.pagecache import MOST_PUSHED_BYTES
 from ucfuse.reading.prefetch import PrefetchReader

@@ -15,7 +15,7 @@ from ucfuse.errors import (
     StaleName,
     VolumeError,
 )
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.services import Services
 from ucfuse.names.inodes import Directory, File
 from ucfuse.tasks import deadline

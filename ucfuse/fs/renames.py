@@ -23,8 +23,8 @@ from ucfuse.errors import (
     StaleName,
 )
 from ucfuse.fs.commits import Commits
-from ucfuse.fs.contents import FileContent
 from ucfuse.fs.copies import Copies
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.removals import Removals
 from ucfuse.fs.services import Services
 from ucfuse.names.inodes import Directory, Fate, File, Node, files_below

@@ -104,14 +104,7 @@ def build_services(
     superblock = Superblock(
         config.source.prefix, config.metadata_ttl_s, metrics, volume_index=volume_index
     )
-    uploader = Uploader(
-        store,
-        budget,
-        nursery,
-        commit_timeout_s=config.commit_timeout_s,
-        part_bytes=config.part_bytes,
-    )
-    bucket = (config.store.address, config.source.bucket or "")
+    uploader = _uploader(config, store, budget, nursery)
     return Services(
         config=config,
         store=store,
@@ -129,8 +122,31 @@ def build_services(
         uploader=uploader,
         cache=None
         if cache_files is None
-        else DiskCache(cache_files, bucket, budget, nursery, metrics),
+        else _disk_cache(cache_files, config, budget, nursery, metrics),
     )
+
+
+def _uploader(
+    config: MountConfig, store: ObjectStore, budget: MemoryBudget, nursery: trio.Nursery
+) -> Uploader:
+    return Uploader(
+        store,
+        budget,
+        nursery,
+        commit_timeout_s=config.commit_timeout_s,
+        part_bytes=config.part_bytes,
+    )
+
+
+def _disk_cache(
+    files: CacheFiles,
+    config: MountConfig,
+    budget: MemoryBudget,
+    nursery: trio.Nursery,
+    metrics: Metrics,
+) -> DiskCache:
+    bucket = (config.store.address, config.source.bucket or "")
+    return DiskCache(files, bucket, budget, nursery, metrics)
 
 
 def _claimed(key: Key) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ Concurrency: trio loop only, every method is atomic.
 
 from ucfuse.errors import NotPortable
 from ucfuse.fs.caller import Caller, OpenIntent
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.handles import FileHandle
 from ucfuse.fs.portability_log import Portability
 from ucfuse.portability import Operation

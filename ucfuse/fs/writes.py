@@ -14,7 +14,7 @@ from contextlib import suppress
 from ucfuse.errors import NotPortable, ObjectChanged, StagingFull, StaleName, VolumeError
 from ucfuse.fs.caller import Uncommitted
 from ucfuse.fs.commits import Commits, lost_before
-from ucfuse.fs.contents import FileContent
+from ucfuse.fs.file_content import FileContent
 from ucfuse.fs.handles import FileHandle
 from ucfuse.fs.removals import Removals
 from ucfuse.fs.services import Services
