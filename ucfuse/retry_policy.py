@@ -1,6 +1,6 @@
 """How often, how long and how far apart one operation is tried.
 
-`retrying` and the catalog's client make one `Pace` per operation. Time is trio's alone, chance the
+`repeating` and the catalog's client make one `Pace` per operation. Time is trio's alone, chance the
 given `Random`'s.
 """
 

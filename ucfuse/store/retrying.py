@@ -1,8 +1,8 @@
-"""The one layer that repeats requests, around any store.
+"""The one layer that repeats requests, around any store: which of them, and after what.
 
 What can be repeated without harm is repeated after a failure that may pass. A change that depends
 on a condition is first asked about: the store may have carried it out although we never heard, and
-a blind repeat would then fail its own condition.
+a blind repeat would then fail its own condition. How either is done is `repeating`'s.
 
 It never repeats what the store decided (denied, missing, refused) and never begins a repeat that
 the caller's deadline leaves no time for.
@@ -10,25 +10,12 @@ the caller's deadline leaves no time for.
 Concurrency: stateless between calls; any number at once.
 """
 
-import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 
-from ucfuse.errors import (
-    CorruptData,
-    NoSuchUpload,
-    ObjectChanged,
-    ObjectMissing,
-    OutcomeUnclear,
-    StoreError,
-    StoreUnavailable,
-    Throttled,
-)
+from ucfuse.errors import OutcomeUnclear
 from ucfuse.metrics import Metrics
-from ucfuse.retry_policy import Pace
 from ucfuse.store.api import (
     Buffer,
     Checksum,
@@ -49,33 +36,14 @@ from ucfuse.store.outcomes import (
     require_unchanged,
 )
 from ucfuse.store.presence import Presence
-from ucfuse.store.troubles import Telling
+from ucfuse.store.repeating import METADATA_TIMEOUT_S, Done, Repeater
 from ucfuse.volume import ETag, Key, ObjectInfo
 
 __all__ = ["RetryingStore"]
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-METADATA_TIMEOUT_S = 5.0
 BODY_TIMEOUT_S = 15.0
 # Before it answers, the store moves up to 5 GiB, or makes an object of 10,000 parts.
 SERVER_SIDE_TIMEOUT_S = 60.0
-
-MAY_PASS = (Throttled, StoreUnavailable, OutcomeUnclear)
-
-
-@dataclass(frozen=True, slots=True)
-class _Done(Generic[T]):
-    """The change did take place; `result` is what it would have returned."""
-
-    result: T
-
-
-Judge = Callable[[ObjectHead | None], _Done[T] | None]
-"""Says from what the key holds now (None: nothing) whether our change took place. None: it did
-not, and may be made again. Raises the cause if neither."""
 
 
 class RetryingStore:
@@ -94,16 +62,12 @@ class RetryingStore:
         presence: Presence | None = None,
     ) -> None:
         self._store = store
-        self._rng = rng
-        self._troubles = {} if troubles is None else troubles
         self._presence = presence or Presence("", math.inf, Metrics())
+        self._repeater = Repeater(store, rng, {} if troubles is None else troubles, self._presence)
 
     async def head(self, key: Key) -> ObjectHead:
         await self._presence.require(key)
-        return await self._head(key)
-
-    async def _head(self, key: Key) -> ObjectHead:
-        return await self._repeat(key, METADATA_TIMEOUT_S, lambda: self._store.head(key))
+        return await self._repeater.head(key)
 
     async def get(
         self,
@@ -127,7 +91,9 @@ class RetryingStore:
                 is_whole=is_whole,
             )
 
-        return await self._repeat_corrupt(lambda: self._repeat(key, BODY_TIMEOUT_S, fetch))
+        return await self._repeater.once_more_if_corrupt(
+            lambda: self._repeater.repeat(key, BODY_TIMEOUT_S, fetch)
+        )
 
     async def put(
         self,
@@ -145,33 +111,33 @@ class RetryingStore:
                 key, body, condition=condition, metadata=metadata, checksum=checksum
             )
 
-        def judge(present: ObjectHead | None) -> _Done[ETag] | None:
+        def judge(present: ObjectHead | None) -> Done[ETag] | None:
             if present is not None and is_ours(present, body, metadata, checksum):
-                return _Done(present.info.etag)
+                return Done(present.info.etag)
             require_unchanged(key, condition, present)
             return None
 
         def put() -> Awaitable[ETag]:
             if condition is None:
-                return self._repeat(key, BODY_TIMEOUT_S, send, silence=OutcomeUnclear)
-            return self._settle(key, BODY_TIMEOUT_S, send, judge)
+                return self._repeater.repeat(key, BODY_TIMEOUT_S, send, silence=OutcomeUnclear)
+            return self._repeater.settle(key, BODY_TIMEOUT_S, send, judge)
 
-        return await self._repeat_corrupt(put)
+        return await self._repeater.once_more_if_corrupt(put)
 
     async def delete(self, key: Key, *, if_match: ETag | None = None) -> None:
         def send() -> Awaitable[None]:
             return self._store.delete(key, if_match=if_match)
 
-        def judge(present: ObjectHead | None) -> _Done[None] | None:
+        def judge(present: ObjectHead | None) -> Done[None] | None:
             if present is None:
-                return _Done(None)
+                return Done(None)
             require_unchanged(key, if_match, present)
             return None
 
         if if_match is None:
-            await self._repeat(key, METADATA_TIMEOUT_S, send, silence=OutcomeUnclear)
+            await self._repeater.repeat(key, METADATA_TIMEOUT_S, send, silence=OutcomeUnclear)
         else:
-            await self._settle(key, METADATA_TIMEOUT_S, send, judge)
+            await self._repeater.settle(key, METADATA_TIMEOUT_S, send, judge)
 
     async def copy(
         self, source: Key, source_etag: ETag, target: Key, *, condition: Condition = None
@@ -179,15 +145,15 @@ class RetryingStore:
         def send() -> Awaitable[ObjectInfo]:
             return self._store.copy(source, source_etag, target, condition=condition)
 
-        def judge(present: ObjectHead | None) -> _Done[ObjectInfo] | None:
+        def judge(present: ObjectHead | None) -> Done[ObjectInfo] | None:
             if present is not None and present.info.etag == source_etag:
-                return _Done(present.info)
+                return Done(present.info)
             if holds(condition, present):
                 return None
             # A copy of a multipart object may have an ETag of its own: ours or another's?
             raise OutcomeUnclear(target, "it changed while it was copied to")
 
-        return await self._settle(target, SERVER_SIDE_TIMEOUT_S, send, judge)
+        return await self._repeater.settle(target, SERVER_SIDE_TIMEOUT_S, send, judge)
 
     async def list_page(
         self,
@@ -209,11 +175,11 @@ class RetryingStore:
                 max_keys=max_keys,
             )
 
-        return await self._repeat(prefix, METADATA_TIMEOUT_S, ask)
+        return await self._repeater.repeat(prefix, METADATA_TIMEOUT_S, ask)
 
     async def create_upload(self, key: Key) -> UploadId:
         await self._presence.require(key)
-        return await self._repeat(
+        return await self._repeater.repeat(
             key,
             METADATA_TIMEOUT_S,
             lambda: self._store.create_upload(key),
@@ -232,8 +198,8 @@ class RetryingStore:
         def send() -> Awaitable[ETag]:
             return self._store.upload_part(key, upload, number, body, checksum=checksum)
 
-        return await self._repeat_corrupt(
-            lambda: self._repeat(key, BODY_TIMEOUT_S, send, silence=OutcomeUnclear)
+        return await self._repeater.once_more_if_corrupt(
+            lambda: self._repeater.repeat(key, BODY_TIMEOUT_S, send, silence=OutcomeUnclear)
         )
 
     async def upload_part_copy(
@@ -246,7 +212,7 @@ class RetryingStore:
         start: int,
         stop: int,
     ) -> ETag:
-        return await self._repeat(
+        return await self._repeater.repeat(
             key,
             SERVER_SIDE_TIMEOUT_S,
             lambda: self._store.upload_part_copy(
@@ -269,18 +235,18 @@ class RetryingStore:
         def send() -> Awaitable[ETag]:
             return self._store.complete_upload(key, upload, parts, condition=condition, whole=whole)
 
-        def judge(present: ObjectHead | None) -> _Done[ETag] | None:
+        def judge(present: ObjectHead | None) -> Done[ETag] | None:
             if present is not None and is_made_of(present, expected, whole):
-                return _Done(present.info.etag)
+                return Done(present.info.etag)
             if expected is None and not holds(condition, present):
                 raise OutcomeUnclear(key, "the store's ETags do not tell whose version it is")
             require_unchanged(key, condition, present)
             return None
 
-        return await self._settle(key, SERVER_SIDE_TIMEOUT_S, send, judge)
+        return await self._repeater.settle(key, SERVER_SIDE_TIMEOUT_S, send, judge)
 
     async def abort_upload(self, key: Key, upload: UploadId) -> None:
-        await self._repeat(
+        await self._repeater.repeat(
             key,
             METADATA_TIMEOUT_S,
             lambda: self._store.abort_upload(key, upload),
@@ -289,80 +255,3 @@ class RetryingStore:
 
     async def aclose(self) -> None:
         await self._store.aclose()
-
-    async def _repeat(
-        self,
-        subject: str,
-        timeout_s: float,
-        call: Callable[[], Awaitable[T]],
-        *,
-        silence: type[StoreError] = StoreUnavailable,
-    ) -> T:
-        """Make a request that does no harm when it is made twice, until it is answered."""
-        pace = Pace(self._rng, timeout_s)
-        with Telling(self._troubles, subject) as telling:
-            while True:
-                try:
-                    return await self._attempt(pace, call, silence, subject)
-                except MAY_PASS as error:
-                    cause = error
-                telling.tell(cause)
-                await pace.before_repeat(cause)
-
-    async def _attempt(
-        self, pace: Pace, call: Callable[[], Awaitable[T]], silence: type[StoreError], subject: str
-    ) -> T:
-        try:
-            result = await pace.attempt(call, silence, subject)
-        except BaseException as error:
-            self._presence.tell(error, pace.began_at)
-            raise
-        self._presence.heard()
-        return result
-
-    async def _repeat_corrupt(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Do it once more if the bytes came damaged: it may have happened on the way."""
-        try:
-            return await call()
-        except CorruptData as cause:
-            log.warning("damaged on the way, once more: %s", cause)
-        try:
-            return await call()
-        except CorruptData as cause:
-            log.error("%s", cause)
-            raise
-
-    async def _settle(
-        self, key: Key, timeout_s: float, change: Callable[[], Awaitable[T]], judge: Judge[T]
-    ) -> T:
-        """Make a change that must not be made twice, until it is known what became of it."""
-        pace = Pace(self._rng, timeout_s)
-        doubt: StoreError | None = None
-        with Telling(self._troubles, key) as telling:
-            while True:
-                refusal: StoreError | None = None
-                try:
-                    return await self._attempt(pace, change, OutcomeUnclear, key)
-                except MAY_PASS as error:
-                    # One unclear attempt leaves the whole unclear, however the later ones failed.
-                    doubt = doubt if isinstance(doubt, OutcomeUnclear) else error
-                except (ObjectChanged, NoSuchUpload) as error:
-                    if doubt is None:
-                        raise
-                    refusal = error  # perhaps only because an earlier attempt succeeded
-                telling.tell(doubt)
-                await pace.before_repeat(doubt)
-                done = judge(await self._present(key, doubt))
-                if done is not None:
-                    return done.result
-                if isinstance(refusal, NoSuchUpload):
-                    raise refusal
-
-    async def _present(self, key: Key, doubt: StoreError) -> ObjectHead | None:
-        """Return what the key holds, None for nothing; raise `doubt` if that cannot be told."""
-        try:
-            return await self._head(key)
-        except ObjectMissing:
-            return None
-        except StoreError:
-            raise doubt from None

@@ -1,6 +1,6 @@
 """Showing what keeps a request from being answered, while it is repeated.
 
-`retrying` tells; `ucfuse status` shows it. A class, since every request enters one: a generator
+`repeating` tells; `ucfuse status` shows it. A class, since every request enters one: a generator
 costs three times as much.
 """
 

@@ -38,7 +38,7 @@ from ucfuse.store.api import (
 from ucfuse.store.s3 import answers, requests, xml
 from ucfuse.store.s3.credentials import Signing
 from ucfuse.store.s3.endpoint import Endpoint
-from ucfuse.store.s3.errors import Asked, cause_of, may_be_stale_credentials
+from ucfuse.store.s3.errors import Asked, Understood, cause_of, may_be_stale_credentials
 from ucfuse.store.s3.integrity import checksum_guard, md5_guard, verify_whole
 from ucfuse.store.s3.messages import Answer, Header, Request
 from ucfuse.store.s3.transport import Transport
@@ -78,7 +78,7 @@ class S3Store:
 
     async def head(self, key: Key) -> ObjectHead:
         answer = await self._ask(requests.head_object(self._at, key), Asked(key))
-        with _Understood(Asked(key)):
+        with Understood(Asked(key)):
             return answers.head_of(key, answer)
 
     async def get(
@@ -102,7 +102,7 @@ class S3Store:
             return NotModified(if_none_match)
         if _is_one_of(answer, NO_BYTES):
             return await self._get_past_the_end(key, start, if_match, if_none_match)
-        with _Understood(asked):
+        with Understood(asked):
             fetched = answers.fetched_of(key, start, stop, answer, is_whole=is_whole)
         _require(fetched.info, if_match)  # a store that ignores If-Match sends what it has
         if len(fetched.data) == fetched.info.size:
@@ -124,7 +124,7 @@ class S3Store:
             return requests.put_object(self._at, key, body, condition, metadata, guard)
 
         answer = await self._ask_guarded(request, body, checksum, asked)
-        with _Understood(asked):
+        with Understood(asked):
             return answers.etag_of(answer)
 
     async def delete(self, key: Key, *, if_match: ETag | None = None) -> None:
@@ -167,7 +167,7 @@ class S3Store:
             max_keys=max_keys,
         )
         answer = await self._ask(request, asked)
-        with _Understood(asked):
+        with Understood(asked):
             page = xml.parse_listing(answer.body)
         self._metrics.skipped_keys += page.undecodable
         return ListPage(page.objects, page.prefixes, page.next_token)
@@ -198,7 +198,7 @@ class S3Store:
             return requests.upload_part(self._at, key, upload, number, body, guard)
 
         answer = await self._ask_guarded(request, body, checksum, asked)
-        with _Understood(asked):
+        with Understood(asked):
             return answers.etag_of(answer)
 
     async def upload_part_copy(
@@ -348,22 +348,5 @@ def _field(answer: Answer, root_name: str, name: str, asked: Asked) -> str:
     code, _ = xml.parse_error(answer.body)
     if code:
         raise cause_of(answer, asked)
-    with _Understood(asked):
+    with Understood(asked):
         return xml.parse_fields(answer.body, root_name)[name]
-
-
-class _Understood:
-    """An answer that makes no sense is no answer."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, xml.MalformedAnswer | KeyError | ValueError):
-            cause = OutcomeUnclear if self._asked.changes else StoreUnavailable
-            raise cause(self._asked.subject, f"unusable answer: {error}") from error

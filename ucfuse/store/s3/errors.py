@@ -1,6 +1,7 @@
 """From what a store or the network said to a cause: the only translation below the file system.
 
-`client` asks `cause_of` for every answer that is not the one it wanted. Looked up in this order:
+`client` asks `cause_of` for every answer that is not the one it wanted, and reads the others inside
+`Understood`. Looked up in this order:
 the S3 error code, the HTTP status, the name of awscrt's error. Message texts decide nothing.
 """
 
@@ -19,9 +20,9 @@ from ucfuse.errors import (
     Throttled,
 )
 from ucfuse.store.s3.messages import Answer
-from ucfuse.store.s3.xml import parse_error
+from ucfuse.store.s3.xml import MalformedAnswer, parse_error
 
-__all__ = ["Asked", "cause_of", "may_be_stale_credentials"]
+__all__ = ["Asked", "Understood", "cause_of", "may_be_stale_credentials"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,23 @@ _BY_CRT_NAME: dict[str, type[StoreError]] = {
 _STALE_CODES = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"}
 )
+
+
+class Understood:
+    """A block that reads an answer: one that makes no sense is no answer."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MalformedAnswer | KeyError | ValueError):
+            cause = OutcomeUnclear if self._asked.changes else StoreUnavailable
+            raise cause(self._asked.subject, f"unusable answer: {error}") from error
 
 
 def cause_of(answer: Answer, asked: Asked) -> StoreError:
