@@ -1,13 +1,13 @@
 """`ucfuse status --portability`: what programs did that Databricks' own mount refuses."""
 
 import errno
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ucfuse.cli.reports import Report, reports_of
+from ucfuse.cli.reports import print_reports, reports_of
 from ucfuse.units import duration_text
 
 __all__ = ["show"]
@@ -16,25 +16,10 @@ __all__ = ["show"]
 def show(runtime_dir: Path, now_s: float, *, as_json: bool) -> int:
     """Print it of every mount; return 1 if one of them does not answer."""
     reports = reports_of(runtime_dir, "portability")
-    if as_json:
-        print(json.dumps([report.as_json() for report in reports], indent=2))
-    else:
-        print("\n".join(_text(reports, now_s)))
-    return 1 if any(report.problem for report in reports) else 0
+    return print_reports(reports, partial(_text_of, now_s), as_json=as_json)
 
 
-def _text(reports: Sequence[Report], now_s: float) -> Iterator[str]:
-    if not reports:
-        yield "no mounts"
-    for report in reports:
-        yield f"{report.record.mountpoint}  {report.record.source}"
-        if report.answer is None:
-            yield f"  pid {report.record.pid}: {report.problem}"
-        else:
-            yield from _text_of(report.answer, now_s)
-
-
-def _text_of(answer: Mapping[str, Any], now_s: float) -> Iterator[str]:
+def _text_of(now_s: float, answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer["operations"]:
         yield "  nothing that Databricks' own mount would refuse"
     for met in answer["operations"]:

@@ -1,6 +1,7 @@
 """What every mount of this user says of itself, or why it says nothing; `status` prints it."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from ucfuse.cli.client import ANSWER_TIMEOUT_S, Silent, ask
 from ucfuse.kernel.mountpoint import our_mount_at
 from ucfuse.registry import MountRecord, forget_record, list_records
 
-__all__ = ["Report", "reports_of"]
+__all__ = ["Report", "print_reports", "reports_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,33 @@ def reports_of(runtime_dir: Path, command: str = "status") -> list[Report]:
     """Return one for every mount of this user: its answer to `command`."""
     reports = (_report(runtime_dir, record, command) for record in list_records(runtime_dir))
     return [report for report in reports if report is not None]
+
+
+def print_reports(
+    reports: Sequence[Report],
+    text_of: Callable[[Mapping[str, Any]], Iterator[str]],
+    *,
+    as_json: bool,
+) -> int:
+    """Print them, an answer as the lines that `text_of` makes of it; return 1 if one is missing."""
+    if as_json:
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    else:
+        print("\n".join(_lines(reports, text_of)))
+    return 1 if any(report.problem for report in reports) else 0
+
+
+def _lines(
+    reports: Sequence[Report], text_of: Callable[[Mapping[str, Any]], Iterator[str]]
+) -> Iterator[str]:
+    if not reports:
+        yield "no mounts"
+    for report in reports:
+        yield f"{report.record.mountpoint}  {report.record.source}"
+        if report.answer is None:
+            yield f"  pid {report.record.pid}: {report.problem}"
+        else:
+            yield from text_of(report.answer)
 
 
 def _report(runtime_dir: Path, record: MountRecord, command: str) -> Report | None:

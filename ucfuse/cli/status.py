@@ -1,7 +1,6 @@
 """`ucfuse status`: every mount of this user, and what it has done since it began."""
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ucfuse.cli import default_paths, filestatus, portability, watching
-from ucfuse.cli.reports import Report, reports_of
+from ucfuse.cli.reports import print_reports, reports_of
 from ucfuse.units import duration_text, size_text
 
 __all__ = ["build_parser", "run"]
@@ -28,23 +27,7 @@ def run(arguments: Sequence[str]) -> int:
         return watching.watch(runtime_dir, as_json=options.json)
     if options.portability:
         return portability.show(runtime_dir, time.time(), as_json=options.json)
-    reports = reports_of(runtime_dir)
-    if options.json:
-        print(json.dumps([report.as_json() for report in reports], indent=2))
-    else:
-        print("\n".join(_text(reports)))
-    return 1 if any(report.problem for report in reports) else 0
-
-
-def _text(reports: Sequence[Report]) -> Iterator[str]:
-    if not reports:
-        yield "no mounts"
-    for report in reports:
-        yield f"{report.record.mountpoint}  {report.record.source}"
-        if report.answer is None:
-            yield f"  pid {report.record.pid}: {report.problem}"
-        else:
-            yield from _text_of(report.answer)
+    return print_reports(reports_of(runtime_dir), _text_of, as_json=options.json)
 
 
 def _text_of(answer: Mapping[str, Any]) -> Iterator[str]:
