@@ -1,35 +1,28 @@
 """Many volumes in one mount: catalogs and schemas above them, and the way of each request.
 
 `/main/default/images/...`: the levels above a volume are virtual directories that nobody can
-change (`catalog_folders` knows them); below, everything is the volume's. The number of an inode or
-handle tells its volume, so no table grows here. Every volume has its own store, inodes and tickets;
-what one of them waits for, no other does. `assembly` builds the tree where a mount has more than
-one volume.
+change (`catalog_folders` knows them, `folder_listings` shows them); below, everything is the
+volume's. The number of an inode or handle tells its volume, so no table grows here. Every volume
+has its own store, inodes and tickets; what one of them waits for, no other does. `assembly` builds
+the tree where a mount has more than one volume.
 
 Concurrency: trio loop only. Whatever outlives a request runs in the nursery that is passed in.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Never
 
 import trio
 
 from ucfuse.catalog.interface import Catalog
-from ucfuse.errors import (
-    AcrossVolumes,
-    BadHandle,
-    IsADirectory,
-    NotADirectory,
-    NotSupported,
-    StaleName,
-)
+from ucfuse.errors import AcrossVolumes, BadHandle, IsADirectory, NotSupported, StaleName
 from ucfuse.fs.caller import Caller, Described, DirectoryEntry, OpenIntent, Uncommitted
-from ucfuse.fs.catalog_folders import Child, Folder, Levels, OpenVolume, VolumeSlot
+from ucfuse.fs.catalog_folders import Folder, Levels, OpenVolume, VolumeSlot
 from ucfuse.fs.filesystem import VolumeFilesystem
+from ucfuse.fs.folder_listings import FolderListings, shown
 from ucfuse.fs.portability_log import Portability
-from ucfuse.names.inodes import UNKNOWN_MTIME_NS
 from ucfuse.portability import Operation
 from ucfuse.store.api import Buffer
 from ucfuse.tasks import Pending
@@ -64,8 +57,7 @@ class VolumeTree:
         self._portability = portability
         self._ttl_s = ttl_s
         self._levels = Levels(catalog, open_volume, nursery, ttl_s=ttl_s, timeout_s=timeout_s)
-        self._listings: dict[HandleId, _Listing] = {}
-        self._last_handle = 0
+        self._listings = FolderListings(self._levels)
         self._asked_last: dict[int, VolumeFilesystem] = {}
         for name, volume in served.items():
             place = tuple(name.split("."))
@@ -128,21 +120,13 @@ class VolumeTree:
             self._goes_to(volume, caller.thread)
             return await volume.lookup(parent, name, caller)
         child, valid_s = await self._levels.find(self._folder(parent), name)
-        return await self._shown(child, valid_s, caller)
+        return await shown(child, valid_s, caller)
 
     async def getattr(self, number: InodeNo, caller: Caller) -> Attributes:
         slot = self._slot_of(number)
         if slot is None or slot.fs is None:
-            return await self._shown(slot or self._folder(number), self._ttl_s, caller)
+            return await shown(slot or self._folder(number), self._ttl_s, caller)
         return await slot.fs.getattr(number, caller)
-
-    async def _shown(self, child: Child, valid_s: float, caller: Caller) -> Attributes:
-        """Return the attributes of what has a name above all volumes; opens none."""
-        if isinstance(child, VolumeSlot) and child.fs is not None:
-            shown = await child.fs.getattr(child.fs.root, caller)  # from memory: it always exists
-            return replace(shown, valid_s=valid_s)
-        is_fixed = isinstance(child, Folder)
-        return Attributes(child.number, True, 0, UNKNOWN_MTIME_NS, 2, valid_s, is_fixed=is_fixed)
 
     async def set_size(
         self, number: InodeNo, size: int, handle: HandleId | None, caller: Caller
@@ -267,37 +251,18 @@ class VolumeTree:
         volume = await self._volume_of(number)
         if volume is not None:
             return await volume.opendir(number, caller)
-        folder = self._folder(number)
-        listing = await self._listing_of(folder)
-        self._last_handle += 1
-        handle = HandleId(self._last_handle)
-        self._listings[handle] = listing
-        return handle
+        return await self._listings.open(self._folder(number))
 
     async def readdir(self, handle: HandleId, start: int) -> Iterator[DirectoryEntry]:
         if (slot := self._slot_of(handle)) is not None and slot.fs is not None:
             return await slot.fs.readdir(handle, start)
-        listing = self._listings.get(handle)
-        if listing is None:
-            raise NotADirectory(str(handle))
-        if start == 0 and listing.was_read:
-            listing = self._listings[handle] = await self._listing_of(listing.folder)
-        listing.was_read = True
-        nobody = Caller(0, trio.current_time())
-        shown = [
-            (name, await self._shown(child, listing.valid_s, nobody))
-            for name, child in listing.children[start:]
-        ]
-        return iter([DirectoryEntry(*each, at) for at, each in enumerate(shown, start + 1)])
-
-    async def _listing_of(self, folder: Folder) -> "_Listing":
-        return _Listing(folder, *await self._levels.list(folder))
+        return await self._listings.read(handle, start)
 
     async def releasedir(self, handle: HandleId) -> None:
         if (slot := self._slot_of(handle)) is not None and slot.fs is not None:
             await slot.fs.releasedir(handle)
         else:
-            self._listings.pop(handle, None)
+            self._listings.close(handle)
 
     # --- the mount as a whole ----------------------------------------------------------------
 
@@ -339,16 +304,6 @@ class VolumeTree:
         for pending in running:
             await pending.ended()
         return self.uncommitted()
-
-
-@dataclass(slots=True, eq=False)
-class _Listing:
-    """What one opened directory above the volumes shows, until it is read anew."""
-
-    folder: Folder
-    children: Sequence[tuple[str, Child]]
-    valid_s: float
-    was_read: bool = False
 
 
 def _moved_below(above: str, file: Uncommitted) -> Uncommitted:
