@@ -40,6 +40,10 @@ class FaultProxy:
         assert self._listener is not None
         self.port: int = self._listener.getsockname()[1]
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def __enter__(self) -> "FaultProxy":
         return self
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +23,7 @@ import pytest
 
 __all__ = [
     "Conversation",
+    "assert_refuses_changes",
     "eventually",
     "fails_with",
     "run",
@@ -40,8 +41,12 @@ def run(
     stdin: bytes | None = None,
     expect: int | None = 0,
     deadline_s: float = PROGRAM_DEADLINE_S,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command and return what it printed. `expect` None takes any exit code."""
+    """Run a command and return what it printed. `expect` None takes any exit code.
+
+    What `environment` says comes on top of the environment of the tests.
+    """
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -50,7 +55,7 @@ def run(
         stderr=subprocess.STDOUT,
         timeout=deadline_s,
         check=False,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})},
     )
     printed = done.stdout.decode(errors="replace")
     if expect is not None and done.returncode != expect:
@@ -162,3 +167,19 @@ def fails_with(code: int) -> Iterator[None]:
         yield
     got = caught.value.errno or 0
     assert got == code, f"{errno.errorcode.get(got, got)}, not {errno.errorcode[code]}"
+
+
+def assert_refuses_changes(directory: Path, code: int) -> None:
+    """Assert that each kind of change to the directory, in which a file `f` is, has this errno."""
+    for change in (
+        lambda: (directory / "g").write_bytes(b"x"),
+        lambda: (directory / "f").write_bytes(b"x"),
+        lambda: (directory / "d").mkdir(),
+        lambda: (directory / "f").unlink(),
+        lambda: (directory / "f").rename(directory / "g"),
+        lambda: os.truncate(directory / "f", 0),
+        lambda: (directory / "f").chmod(0o600),
+    ):
+        with fails_with(code):
+            change()
+    assert not os.access(directory, os.W_OK)

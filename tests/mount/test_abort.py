@@ -29,7 +29,7 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def patient_mount(mount_volume: MountVolume, proxy: FaultProxy) -> MountThrough:
-    over = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+    over = {"AWS_ENDPOINT_URL": proxy.url}
     return lambda *options: mount_volume(*PATIENT, *options, over=over)
 
 

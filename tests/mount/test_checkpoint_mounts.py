@@ -1,13 +1,12 @@
 """Checkpoints on mounts: the examples, and ranks that each have a mount of their own."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from .harness import ROOT, MountVolume, Volume
+from .programs import run
 
 EXAMPLES = ROOT / "examples"
 RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -15,18 +14,8 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 def python(*words: str | Path, deadline_s: int = 80) -> str:
     """Run Python as a user would, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=deadline_s,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return run(sys.executable, *words, cwd=ROOT, deadline_s=deadline_s, environment=environment)
 
 
 def test_example_of_torch_save(volume: Volume) -> None:

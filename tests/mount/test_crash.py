@@ -191,7 +191,7 @@ def test_nothing_that_was_told_is_lost_or_mixed(
 ) -> None:
     seed = os.environ.get("UCFUSE_CRASH_SEED") or os.urandom(4).hex()
     print(f"UCFUSE_CRASH_SEED={seed}")  # noqa: T201
-    mount = mount_volume(over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
+    mount = mount_volume(over={"AWS_ENDPOINT_URL": proxy.url})
     at_risk = 0
     for number in range(KILLS_PER_RUN):
         this = Round(mount, mount.bucket, tmp_path, f"{seed}-{number}")

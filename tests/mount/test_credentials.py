@@ -65,7 +65,7 @@ def test_credentials_that_expire_in_the_middle_of_an_upload_are_renewed(
         place=place,
         over={
             "AWS_CONFIG_FILE": str(key_file.with_name("config")),
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
+            "AWS_ENDPOINT_URL": proxy.url,
             "AWS_ACCESS_KEY_ID": "",
             "AWS_SECRET_ACCESS_KEY": "",
         },

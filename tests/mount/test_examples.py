@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from .harness import ROOT, MountVolume, Volume
+from .programs import run
 from .witness import Bucket
 
 EXAMPLES = ROOT / "examples"
@@ -20,19 +21,15 @@ def run_example(name: str, *arguments: str | Path, scratch: Path, deadline_s: fl
     """Run an example as a user would, and return what it printed."""
     interpreter = [sys.executable] if name.endswith(".py") else []
     homes = {"HF_HOME": str(scratch / "hf"), "TMPDIR": str(scratch)}
-    done = subprocess.run(
-        [*interpreter, str(EXAMPLES / name), *map(str, arguments)],
+    return run(
+        *interpreter,
+        EXAMPLES / name,
+        *arguments,
         cwd=scratch,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **OFFLINE, **homes},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=deadline_s,
-        check=False,
+        stdin=b"",
+        deadline_s=deadline_s,
+        environment={"PYTHONPATH": str(ROOT), **OFFLINE, **homes},
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_files_by_python_and_by_shell(volume: Volume, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def shielded(
     scratch: Path, environment: dict[str, str], whole: Bucket, server: Server, *options: str
 ) -> Iterator[Shielded]:
     with RequestProxy(server.address) as proxy, FaultProxy(("127.0.0.1", proxy.port)) as link:
-        over = {**environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{link.port}"}
+        over = {**environment, "AWS_ENDPOINT_URL": link.url}
         work = Path(tempfile.mkdtemp(dir=scratch))
         # Names stay known, so that each program meets the trouble in its own request.
         options = ("--metadata-ttl=5m", *options)
@@ -330,7 +330,7 @@ def test_a_volume_that_is_away_does_not_slow_another_of_the_same_mount(
     with RequestProxy(server.address) as proxy:
         text = f'[volumes."main.default.here"]\nsource = "{here.source}"\n'
         text += f'[volumes."main.default.away"]\nsource = "{away.source}"\n'
-        text += f'endpoint_url = "http://127.0.0.1:{proxy.port}"\n'
+        text += f'endpoint_url = "{proxy.url}"\n'
         mount = mount_volume(volumes=text)
         top = mount.path / "main/default"
         for name in names:

@@ -49,7 +49,7 @@ def proxy(server: Server) -> Iterator[RequestProxy]:
 def behind_proxy(
     scratch: Path, environment: dict[str, str], whole_bucket: Bucket, proxy: RequestProxy
 ) -> Iterator[Mount]:
-    over = {**environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+    over = {**environment, "AWS_ENDPOINT_URL": proxy.url}
     work = Path(tempfile.mkdtemp(dir=scratch))
     options = ["--commit-timeout=2s", "--metadata-timeout=2s", "--read-timeout=2s"]
     mount = Mount(whole_bucket.below(work.name), work, over, options).start()
@@ -215,7 +215,7 @@ def test_503_for_ten_seconds_at_any_change_is_survived(
     mount_volume: MountVolume, proxy: RequestProxy
 ) -> None:
     """All at once, each at a file of its own."""
-    mount = mount_volume(over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
+    mount = mount_volume(over={"AWS_ENDPOINT_URL": proxy.url})
     mount.bucket.put("x-part-copy", BLOCK * 12)
     for name in ("x-copy", "x-delete"):
         mount.bucket.put(name, b"precious")

@@ -92,7 +92,7 @@ def test_listing_is_eacces_once_the_right_to_it_is_gone(
 ) -> None:
     bucket.put("d/f", b"data")
     with RequestProxy(own_server.address) as proxy:
-        mount = mount_volume(over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
+        mount = mount_volume(over={"AWS_ENDPOINT_URL": proxy.url})
         with proxy.troubled(Trouble.DENIED):
             with fails_with(errno.EACCES):
                 os.listdir(mount.path)

@@ -37,38 +37,36 @@ def places(scratch: Path) -> tuple[Path, Path]:
     return work / "mnt", work / "dev"
 
 
+def ucfuse_without_fuse(
+    *arguments: str | Path, dev: Path, environment: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command where `/dev` is the directory `dev`."""
+    command = [sys.executable, "-m", "ucfuse", *arguments]
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", DEV_WITHOUT_FUSE, "sh", dev, *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_a_missing_fuse_device_is_one_line_with_the_mend(
     places: tuple[Path, Path], environment: dict[str, str]
 ) -> None:
     """README, When something goes wrong: `/dev/fuse: missing`."""
     mountpoint, dev = places
-    mount = [sys.executable, "-m", "ucfuse", "mount", "memory:", str(mountpoint)]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", DEV_WITHOUT_FUSE, "sh", str(dev), *mount],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("ucfuse: /dev/fuse: missing; run `modprobe fuse`")
+    done = ucfuse_without_fuse("mount", "memory:", mountpoint, dev=dev, environment=environment)
+
+    assert one_line(done).startswith("ucfuse: /dev/fuse: missing; run `modprobe fuse`")
     assert not is_mounted(mountpoint)
 
 
 def test_doctor_says_so_too(places: tuple[Path, Path], environment: dict[str, str]) -> None:
-    _, dev = places
-    doctor = [sys.executable, "-m", "ucfuse", "doctor"]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", DEV_WITHOUT_FUSE, "sh", str(dev), *doctor],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ucfuse_without_fuse("doctor", dev=places[1], environment=environment)
+
     assert done.returncode == 1
     assert "fail  /dev/fuse: missing; run `modprobe fuse`" in done.stdout
 

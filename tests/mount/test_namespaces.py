@@ -21,23 +21,24 @@ def as_root() -> None:
 
 
 @pytest.fixture
-def bound(scratch: Path, as_root: None) -> Iterator[Path]:
-    """A file to bind another one over; unbound at the end."""
+def bound(mount: Mount, scratch: Path, as_root: None) -> Iterator[Path]:
+    """A bind mount of the file `f`, which has a newer version since."""
     path = scratch / "bound"
     path.write_bytes(b"")
-    yield path
-    subprocess.run(["umount", "-l", path], check=False, timeout=10, capture_output=True)
+    mount.bucket.put("f", b"old")
+    subprocess.run(["mount", "--bind", mount.path / "f", path], check=True, timeout=10)
+    try:
+        assert path.read_bytes() == b"old"
+        mount.bucket.put("f", b"newer")
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=False, timeout=10, capture_output=True)
 
 
 def test_a_bind_mounted_file_goes_on_showing_the_version_that_was_bound(
     mount: Mount, bound: Path
 ) -> None:
     """README, What you can rely on: opens by name; a bind-mounted file is not opened by name."""
-    mount.bucket.put("f", b"old")
-    subprocess.run(["mount", "--bind", mount.path / "f", bound], check=True, timeout=10)
-    assert bound.read_bytes() == b"old"
-    mount.bucket.put("f", b"newer")
-
     assert (mount.path / "f").read_bytes() == b"newer"
     assert bound.read_bytes() == b"old"
     assert bound.read_bytes() == b"old"
@@ -48,11 +49,6 @@ def test_a_bind_mounted_file_can_be_opened_before_anybody_opened_its_new_version
     mount: Mount, bound: Path
 ) -> None:
     """The open itself finds out that the name means another version; no ESTALE reaches it."""
-    mount.bucket.put("f", b"old")
-    subprocess.run(["mount", "--bind", mount.path / "f", bound], check=True, timeout=10)
-    assert bound.read_bytes() == b"old"
-    mount.bucket.put("f", b"newer")
-
     assert bound.read_bytes() == b"old"
     assert (mount.path / "f").read_bytes() == b"newer"
 

@@ -108,7 +108,7 @@ def watched(
     scratch: Path, environment: dict[str, str], whole_bucket: Bucket, server: Server
 ) -> Iterator[tuple[Mount, RequestProxy]]:
     with RequestProxy(server.address) as proxy:
-        over = {**environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+        over = {**environment, "AWS_ENDPOINT_URL": proxy.url}
         work = Path(tempfile.mkdtemp(dir=scratch))
         mount = Mount(whole_bucket.below(work.name), work, over).start()
         yield mount, proxy

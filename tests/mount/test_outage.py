@@ -26,7 +26,7 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 
 
 def through(proxy: FaultProxy) -> dict[str, str]:
-    return {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+    return {"AWS_ENDPOINT_URL": proxy.url}
 
 
 def mend_after(proxy: FaultProxy, seconds: float) -> threading.Timer:

@@ -197,7 +197,7 @@ def _journal(mount: Mount) -> str:
 def test_a_commit_that_was_cut_off_is_finished_by_the_next_mount(
     mount_volume: MountVolume, proxy: FaultProxy
 ) -> None:
-    mount = mount_volume(over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
+    mount = mount_volume(over={"AWS_ENDPOINT_URL": proxy.url})
     with _stuck_in_close(mount, proxy, 1000):
         mount.kill()
     proxy.become(Link.REFUSES)
@@ -211,7 +211,7 @@ def test_a_commit_that_was_cut_off_is_finished_by_the_next_mount(
 def test_nothing_of_a_copied_state_directory_is_committed(
     mount_volume: MountVolume, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    mount = mount_volume(over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
+    mount = mount_volume(over={"AWS_ENDPOINT_URL": proxy.url})
     with _stuck_in_close(mount, proxy, 1000):
         mount.kill()
     proxy.become(Link.REFUSES)
@@ -252,9 +252,7 @@ def test_a_lost_update_is_in_recover_while_the_mount_goes_on(mount: Mount, tmp_p
 
 
 def test_bytes_of_an_outage_outlive_the_mount(mount_volume: MountVolume, proxy: FaultProxy) -> None:
-    mount = mount_volume(
-        "--commit-timeout=2s", over={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
-    )
+    mount = mount_volume("--commit-timeout=2s", over={"AWS_ENDPOINT_URL": proxy.url})
     fd = os.open(mount.path / "f", os.O_WRONLY | os.O_CREAT, 0o644)
     os.write(fd, b"precious")
     proxy.become(Link.REFUSES)
@@ -284,7 +282,7 @@ def lose_a_close(mount: Mount, proxy: FaultProxy, name: str, data: bytes) -> Non
 def test_sigterm_commits_what_was_flushed_and_keeps_what_was_not(
     mount_volume: MountVolume, proxy: FaultProxy
 ) -> None:
-    over = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+    over = {"AWS_ENDPOINT_URL": proxy.url}
     mount = mount_volume("--commit-timeout=2s", over=over)
     lose_a_close(mount, proxy, "flushed", b"precious")
     with holding(mount.path / "open", 1000), holding(mount.path / "large", BIG):
@@ -305,7 +303,7 @@ def test_sigterm_commits_what_was_flushed_and_keeps_what_was_not(
 def test_umount_commits_what_was_flushed(
     mount_volume: MountVolume, proxy: FaultProxy, tool: str
 ) -> None:
-    over = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+    over = {"AWS_ENDPOINT_URL": proxy.url}
     mount = mount_volume("--commit-timeout=2s", over=over)
     lose_a_close(mount, proxy, "flushed", b"precious")
     if tool == "ucfuse":
