@@ -276,15 +276,8 @@ class Entry:
         on with another one says so again. What is expected is the object's ETag, where that can be
         told before, and its CRC64NVME; None: what was said of the same bytes before holds on.
         """
-        self._step(
-            stage=Stage.COMMITTING,
-            expected_etag=expected_etag or self.record.expected_etag,
-            expected_checksum=(
-                self.record.expected_checksum if expected_checksum is None else expected_checksum
-            ),
-            base_etag=base_etag,
-            parts=tuple(parts),
-        )
+        expected = self.record.expecting(expected_etag, expected_checksum)
+        self._step(stage=Stage.COMMITTING, base_etag=base_etag, parts=tuple(parts), **expected)
 
     def confirmed(self) -> None:
         """The store has the bytes. The staging file may stay, for reads."""

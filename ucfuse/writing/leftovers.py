@@ -150,15 +150,8 @@ class Progress:
         """See `Entry`."""
         before = self.leftover.record
         assert before is not None
-        self._step(
-            stage=Stage.COMMITTING,
-            expected_etag=expected_etag or before.expected_etag,
-            expected_checksum=(
-                before.expected_checksum if expected_checksum is None else expected_checksum
-            ),
-            base_etag=base_etag,
-            parts=tuple(parts),
-        )
+        expected = before.expecting(expected_etag, expected_checksum)
+        self._step(stage=Stage.COMMITTING, base_etag=base_etag, parts=tuple(parts), **expected)
 
     def back_to(self, record: Record) -> None:
         """Let the record be as before, but for what may be in the bucket now or soon."""

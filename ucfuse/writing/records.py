@@ -142,6 +142,14 @@ class Record:
     written_s: float = 0.0
     """Wall time of the last change, in seconds since the epoch."""
 
+    def expecting(self, etag: ETag | None, checksum: Checksum | None) -> dict[str, object]:
+        """Return what is expected of the next commit. None: what was said of the same bytes before
+        holds on."""
+        return {
+            "expected_etag": etag or self.expected_etag,
+            "expected_checksum": self.expected_checksum if checksum is None else checksum,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
