@@ -1,6 +1,6 @@
 """One memory budget for everything that buffers: prefetched parts, parts in flight, upload bodies.
 
-`mount` creates it; `reading` and `writing` reserve before they fetch or send. What a native
+`assembly` creates it; `reading` and `writing` reserve before they fetch or send. What a native
 client holds in flight counts too: the reservation is taken before the request is made.
 
 A mount of many volumes divides it: each has a part for itself, and all have the rest in common.

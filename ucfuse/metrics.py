@@ -1,6 +1,6 @@
 """Counters of one mount, read by `ucfuse status` and by Prometheus.
 
-Stores and the kernel adapter count; `control` reads. Plain integers: everything is counted in
+Stores and the kernel adapter count; `reporting` reads. Plain integers: everything is counted in
 the trio loop, nothing here needs a lock.
 """
 

@@ -1,6 +1,7 @@
 """Talking to the daemons of running mounts, with a time limit on everything.
 
-`status` and `umount` use it. Plain blocking sockets: there is nothing else to do meanwhile.
+Every command that asks a mount uses it. Plain blocking sockets: there is nothing else to do
+meanwhile.
 """
 
 import json

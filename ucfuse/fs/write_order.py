@@ -1,6 +1,6 @@
 """Whether the writes of one handle come in order, from the beginning of the file to its end.
 
-Pure bookkeeping: `writes` asks before each write and tells of each that was made.
+Pure bookkeeping: `strict_writes` asks before each write, `writes` tells of each that was made.
 """
 
 from ucfuse.portability import Operation

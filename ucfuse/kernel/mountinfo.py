@@ -1,7 +1,7 @@
 """What is mounted where, read from /proc; nothing here touches a mounted file system.
 
-`mountpoint` and `session` ask about mount points, `descriptors` about the mount behind another
-program's descriptor. A dead or hanging mount cannot block any of it.
+`mountpoint` asks about mount points, `doctor` and the command line about all mounts, `descriptors`
+about the mount behind another program's descriptor. A dead or hanging mount cannot block any of it.
 """
 
 import re

@@ -1,8 +1,9 @@
 """The directory that we mount on: is it fit, is a dead mount in the way, who still uses it.
 
-`mount` prepares it before anything else starts, `umount` and `control` take the mount away. A
-mount whose daemon hangs can block every call on its path for ever, so whether one answers is asked
-by a child process that may be left behind; all else is read from /proc.
+`ucfuse mount` prepares it before anything else starts; the daemon takes its mount away, and
+`ucfuse umount` that of a dead one. A mount whose daemon hangs can block every call on its path for
+ever, so whether one answers is asked by a child process that may be left behind; all else is read
+from /proc.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""Fetching the parts of all files of a mount under one memory budget, and giving them back.
+"""Fetching the parts of all files of a volume under one memory budget, and giving them back.
 
-`mount` builds one `PartPool`; every `PrefetchReader` fetches through it. The pool decides what may
-be asked for ahead of a reader and which idle part goes first when memory is short.
+`fs` builds one `PartPool` per volume; every `PrefetchReader` fetches through it. The pool decides
+what may be asked for ahead of a reader and which idle part goes first when memory is short.
 
 Why nobody waits for ever: every reserved byte belongs to a part that is idle (dropped on demand),
 in flight (ends by itself: the source has a deadline) or waited for by reads that take it without

@@ -1,7 +1,7 @@
 """What names a store for certain, whichever option, profile or variable led to it.
 
-`mount` writes it into the journal; `recover` compares, so that what was written for one store is
-never committed to another. Nothing here sends a request.
+A mount writes it into its journal; `ucfuse recover` compares, so that what was written for one
+store is never committed to another. Nothing here sends a request.
 """
 
 import secrets

@@ -1,6 +1,7 @@
 """Builds the store of a volume: the one place where the layers around a bucket are put together.
 
-`mount`, `control` and tests call `connect` and get an `ObjectStore` that counts and repeats.
+`mounted_volume`, `doctor` and the commands that need no mount call `connect`, and get an
+`ObjectStore` that counts and repeats.
 
 Concurrency: session, credentials and endpoint are read in a worker thread; their renewal runs in
 the nursery that is passed in, if any, and ends with it. Nothing native exists before `connect`: a
