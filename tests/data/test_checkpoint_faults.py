@@ -131,19 +131,12 @@ def every(request: pytest.FixtureRequest, thinned: int) -> int:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(("threads", "thinned"), [(1, 3), (4, 9)])
 @pytest.mark.parametrize("action", ERRNOS)
 def test_a_save_with_a_failing_operation_is_told_or_complete(
-    faulty: Faulty, request: pytest.FixtureRequest, action: str
+    faulty: Faulty, request: pytest.FixtureRequest, action: str, threads: int, thinned: int
 ) -> None:
-    try_each_request(faulty, action, 1, asynchronous=False, every=every(request, 3))
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("action", ERRNOS)
-def test_a_save_in_threads_with_a_failing_operation_is_told_or_complete(
-    faulty: Faulty, request: pytest.FixtureRequest, action: str
-) -> None:
-    try_each_request(faulty, action, 4, asynchronous=False, every=every(request, 9))
+    try_each_request(faulty, action, threads, asynchronous=False, every=every(request, thinned))
 
 
 @pytest.mark.timeout(900)

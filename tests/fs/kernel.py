@@ -14,7 +14,7 @@ from ucfuse.errors import NotFound, ObjectMissing, StaleName
 from ucfuse.fs.caller import Caller, DirectoryEntry, OpenIntent
 from ucfuse.fs.interface import MountedFilesystem
 from ucfuse.names.inodes import ROOT_INODE
-from ucfuse.store.api import Fetched
+from ucfuse.store.api import Fetched, ObjectStore
 from ucfuse.store.memory import MemoryStore
 from ucfuse.volume import Attributes, HandleId, InodeNo, Key, MiB
 
@@ -60,9 +60,9 @@ async def bytes_in(memory: MemoryStore, key: str) -> bytes | None:
     return fetched.data
 
 
-async def keys_in(memory: MemoryStore) -> list[str]:
+async def keys_in(store: ObjectStore) -> list[str]:
     """Return all keys that another client finds."""
-    return [info.key for info in (await memory.list_page("", delimited=False)).objects]
+    return [info.key for info in (await store.list_page("", delimited=False)).objects]
 
 
 @dataclass
@@ -164,6 +164,12 @@ class Kernel:
             await self.close(handle)
 
     # --- whole programs ------------------------------------------------------------------
+
+    async def begin_file(self, path: str, data: bytes, mode: str = "w") -> HandleId:
+        """Open a file and write its first bytes; to close it is left to the test."""
+        handle = await self.open(path, mode)
+        await self.fs.write(handle, 0, data)
+        return handle
 
     async def write_file(self, path: str, data: bytes, mode: str = "w") -> None:
         handle = await self.open(path, mode)

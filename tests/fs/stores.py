@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from ucfuse.errors import VolumeError
+from ucfuse.errors import AccessDenied, VolumeError
 from ucfuse.store.api import (
     Buffer,
     Checksum,
@@ -21,11 +21,19 @@ from ucfuse.store.api import (
     UploadId,
     Whole,
 )
+from ucfuse.store.memory import MemoryStore
 from ucfuse.volume import ETag, Key, ObjectInfo
 
-__all__ = ["Gate", "ScriptedStore"]
+__all__ = ["Denying", "Gate", "ScriptedStore"]
 
 T = TypeVar("T")
+
+
+class Denying(MemoryStore):
+    """A bucket that may be read, and not written to."""
+
+    async def put(self, key: Key, body: Buffer, **_: object) -> ETag:
+        raise AccessDenied(key)
 
 
 @dataclass(eq=False)

@@ -45,11 +45,8 @@ async def test_the_kernel_may_keep_a_name_only_as_long_as_it_is_fresh(
     assert 0 < (await program.lookup("x")).valid_s <= 0.3
 
 
-async def test_a_dirty_file_is_never_kept(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
-) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"1")
+async def test_a_dirty_file_is_never_kept(program: Kernel, memory: MemoryStore) -> None:
+    handle = await program.begin_file("x", b"1")
     assert (await program.lookup("x")).valid_s == 0
     await program.close(handle)
 

@@ -11,7 +11,7 @@ from ucfuse.fs.creations import CREATE_METADATA
 from ucfuse.fs.filesystem import VolumeFilesystem
 from ucfuse.names.inodes import ROOT_INODE
 from ucfuse.store.memory import MemoryStore
-from ucfuse.volume import Key
+from ucfuse.volume import HandleId, Key
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -171,14 +171,20 @@ async def test_a_placeholder_that_cannot_be_removed_is_still_removed_with_the_na
     assert await keys_in(memory) == []
 
 
-async def test_an_exclusive_file_whose_placeholder_could_not_be_removed_is_committed_at_close(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
-) -> None:
+async def begin_and_fail_to_rename(program: Kernel, store: ScriptedStore) -> HandleId:
+    """Begin `x` exclusively; a rename to `y` cannot remove its placeholder."""
     handle = await program.open("x", "w", exclusive=True)
-    await fs.write(handle, 0, b"data")
+    await program.fs.write(handle, 0, b"data")
     store.fail("DELETE", StoreUnavailable("x"))
     with pytest.raises(StoreUnavailable):
         await program.rename("x", "y")
+    return handle
+
+
+async def test_an_exclusive_file_whose_placeholder_could_not_be_removed_is_committed_at_close(
+    program: Kernel, memory: MemoryStore, store: ScriptedStore
+) -> None:
+    handle = await begin_and_fail_to_rename(program, store)
 
     await program.close(handle)
 
@@ -187,13 +193,9 @@ async def test_an_exclusive_file_whose_placeholder_could_not_be_removed_is_commi
 
 
 async def test_a_rename_that_could_not_remove_the_placeholder_removes_it_when_tried_again(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
+    program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
-    handle = await program.open("x", "w", exclusive=True)
-    await fs.write(handle, 0, b"data")
-    store.fail("DELETE", StoreUnavailable("x"))
-    with pytest.raises(StoreUnavailable):
-        await program.rename("x", "y")
+    handle = await begin_and_fail_to_rename(program, store)
 
     await program.rename("x", "y")
     await program.close(handle)

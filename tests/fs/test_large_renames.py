@@ -27,8 +27,7 @@ async def test_a_directory_takes_files_along_that_are_being_written(
     await program.mkdir("old")
     await program.write_file("old/done", b"done")
     await memory.put(Key("old/base"), b"0123456789")
-    small = await program.open("old/small", "w")
-    await fs.write(small, 0, b"half")
+    small = await program.begin_file("old/small", b"half")
     large = await program.open("old/large", "w")
     for start in range(20):
         await fs.write(large, start * MiB, BLOCK)
@@ -148,12 +147,11 @@ def left_of(staging_dir: Path) -> list[str]:
 
 
 async def test_a_rename_that_fails_leaves_everything_where_it_was(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
+    program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     await program.mkdir("old")
     await program.write_file("old/a", b"a")
-    handle = await program.open("old/b", "w")
-    await fs.write(handle, 0, b"b")
+    handle = await program.begin_file("old/b", b"b")
     store.fail("COPY", StoreUnavailable("old/a"))
     with pytest.raises(StoreUnavailable):
         await program.rename("old", "new")

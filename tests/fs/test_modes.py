@@ -68,8 +68,7 @@ async def test_a_file_written_in_order_is_stored(program: Kernel, memory: Memory
 async def test_a_new_file_that_is_refused_a_write_never_comes_to_be(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, offset: int, operation: Operation
 ) -> None:
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
 
     assert await refused(fs, handle, offset) is operation
     assert await refused(fs, handle, 10) is operation  # even where it would go on in order
@@ -88,8 +87,7 @@ async def test_a_file_that_was_replaced_keeps_its_version_when_a_write_is_refuse
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(Key("a"), b"before")
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
     await refused(fs, handle, 0)
     await close_refused(fs, handle)
 
@@ -101,8 +99,7 @@ async def test_a_reader_keeps_what_it_has_open_and_others_see_the_version_before
     fs: VolumeFilesystem, program: Kernel, other: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(Key("a"), b"before")
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
     async with other.opened("a") as reading:
         await refused(fs, handle, 0)
         await close_refused(fs, handle)
@@ -156,8 +153,7 @@ async def test_a_handle_that_did_nothing_wrong_is_not_held_responsible(
 ) -> None:
     await memory.put(Key("a"), b"before")
     wrong = await other.open("a", "r+")
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
     await refused(fs, wrong, 3)
     await close_refused(fs, wrong)
 
@@ -168,8 +164,7 @@ async def test_a_handle_that_did_nothing_wrong_is_not_held_responsible(
 async def test_what_fsync_has_stored_before_a_refusal_stays(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
     await fs.fsync(handle)
     await fs.write(handle, 10, b"more")
     await refused(fs, handle, 0)
@@ -220,8 +215,7 @@ async def test_a_volume_without_the_privilege_is_eacces_in_strict_modes(
 async def test_in_posix_mode_the_same_is_done_and_noted(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, metrics: Metrics
 ) -> None:
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"0123456789")
+    handle = await program.begin_file("a", b"0123456789")
     await fs.write(handle, 2, b"xx")
     await fs.write(handle, 10, b"end")
     await fs.write(handle, 15, b"far")

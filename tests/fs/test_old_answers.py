@@ -154,16 +154,11 @@ async def test_a_lookup_during_a_rename_does_not_bring_the_old_name_back(
 
 
 async def test_a_file_that_is_committed_while_a_listing_runs_is_in_the_listing(
-    fs: VolumeFilesystem,
-    program: Kernel,
-    other: Kernel,
-    memory: MemoryStore,
-    store: ScriptedStore,
+    program: Kernel, other: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     """It was there before the listing began and is there after it."""
     await memory.put(Key("a"), b"1")
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     listed: list[list[str]] = []
 
     async def ask() -> None:
@@ -193,12 +188,9 @@ async def test_a_failed_page_removes_no_names(
     assert len(await program.listdir()) == 1500
 
 
-async def test_uncommitted_names_are_listed_and_stay(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
-) -> None:
+async def test_uncommitted_names_are_listed_and_stay(program: Kernel, memory: MemoryStore) -> None:
     await memory.put(Key("z"), b"1")
-    handle = await program.open("new", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("new", b"data")
 
     assert sorted(await program.listdir()) == ["new", "z"]
     assert (await program.lookup("new")).size == 4

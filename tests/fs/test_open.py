@@ -152,8 +152,7 @@ async def test_a_descriptor_of_an_old_version_opens_it_again(
 async def test_a_removed_file_can_be_opened_through_its_descriptor(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     number = (await program.lookup("x")).number
     await program.unlink("x")
 

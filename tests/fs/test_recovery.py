@@ -4,8 +4,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from ucfuse.volume import ETag, Key, MiB
 from ucfuse.writing.area import StagingArea
 from ucfuse.writing.journal import Entry
 from ucfuse.writing.leftovers import Leftover, find_leftovers, hold
-from ucfuse.writing.records import LOG_NAME, Origin, Stage, read_log
+from ucfuse.writing.records import LOG_NAME, Origin, Record, Stage, read_log
 from ucfuse.writing.staging import Staging
 from ucfuse.writing.upload import Uploader
 
@@ -97,6 +97,20 @@ def the_only(staging_dir: Path) -> Leftover:
     return leftover
 
 
+def the_record(staging_dir: Path) -> Record:
+    record = the_only(staging_dir).record
+    assert record is not None
+    return record
+
+
+@contextmanager
+def held(staging_dir: Path) -> Iterator[Leftover]:
+    """The only leftover, which nobody else may touch in the block."""
+    with hold(the_only(staging_dir)) as leftover:
+        assert leftover is not None
+        yield leftover
+
+
 def nothing_is_left(staging_dir: Path) -> bool:
     return not find_leftovers(staging_dir) and not list(staging_dir.glob("session-*"))
 
@@ -134,10 +148,8 @@ async def test_a_newer_version_of_another_client_stays(
     crashed.crash()
     await replay(store, staging_dir)
     assert await bytes_in(memory, KEY) == b"newer"
-    leftover = the_only(staging_dir)
-    assert leftover.record is not None
-    assert leftover.record.stage is Stage.KEPT
-    assert leftover.path.read_bytes() == b"old run"
+    assert the_record(staging_dir).stage is Stage.KEPT
+    assert the_only(staging_dir).path.read_bytes() == b"old run"
 
 
 async def test_a_version_that_comes_in_between_stays(
@@ -196,9 +208,7 @@ async def test_what_a_program_was_told_is_kept_waits_for_the_user(
     crashed.crash()
     await replay(store, staging_dir)
     assert await keys_in(memory) == []
-    leftover = the_only(staging_dir)
-    assert leftover.record is not None
-    assert leftover.record.reason == "the store was away"
+    assert the_record(staging_dir).reason == "the store was away"
 
 
 async def test_a_file_without_a_byte_is_not_kept(
@@ -259,9 +269,7 @@ async def test_only_uploads_that_the_journal_names_are_aborted(
     crashed.crash()
     await replay(store, staging_dir)
     assert list(memory._bucket._uploads) == [theirs]
-    leftover = the_only(staging_dir)
-    assert leftover.record is not None
-    assert leftover.record.upload is None
+    assert the_record(staging_dir).upload is None
 
 
 async def test_the_placeholder_of_an_unfinished_file_is_removed(
@@ -403,9 +411,8 @@ async def test_the_user_commits_what_was_kept(
     await crashed.wrote(b"half")
     crashed.crash()
     async with mounted(store, staging_dir) as recovery:
-        with hold(the_only(staging_dir)) as held:
-            assert held is not None
-            await recovery.commit(held, force=False)
+        with held(staging_dir) as leftover:
+            await recovery.commit(leftover, force=False)
     assert await bytes_in(memory, KEY) == b"half"
     assert not find_leftovers(staging_dir)
 
@@ -417,16 +424,12 @@ async def test_the_user_replaces_another_version_only_by_force(
     await memory.put(KEY, b"theirs")
     crashed.crash()
     async with mounted(store, staging_dir) as recovery:
-        with hold(the_only(staging_dir)) as held:
-            assert held is not None
-            with pytest.raises(ObjectChanged):
-                await recovery.commit(held, force=False)
+        with held(staging_dir) as leftover, pytest.raises(ObjectChanged):
+            await recovery.commit(leftover, force=False)
         assert await bytes_in(memory, KEY) == b"theirs"
-        with hold(the_only(staging_dir)) as held:
-            assert held is not None
-            assert held.record is not None
-            assert held.record.stage is Stage.WRITING
-            await recovery.commit(held, force=True)
+        assert the_record(staging_dir).stage is Stage.WRITING
+        with held(staging_dir) as leftover:
+            await recovery.commit(leftover, force=True)
     assert await bytes_in(memory, KEY) == b"half"
 
 
@@ -438,10 +441,8 @@ async def test_force_cannot_make_up_for_a_base_that_is_gone(
     await memory.put(KEY, b"theirs")
     crashed.crash()
     async with mounted(store, staging_dir) as recovery:
-        with hold(the_only(staging_dir)) as held:
-            assert held is not None
-            with pytest.raises(ObjectChanged):
-                await recovery.commit(held, force=True)
+        with held(staging_dir) as leftover, pytest.raises(ObjectChanged):
+            await recovery.commit(leftover, force=True)
     assert await bytes_in(memory, KEY) == b"theirs"
     assert the_only(staging_dir).extent().ranges == ((3, 5),)
 
@@ -456,9 +457,8 @@ async def test_discarding_takes_the_upload_and_the_placeholder_along(
     entry.upload_begins(await memory.create_upload(KEY))
     crashed.crash()
     async with mounted(store, staging_dir) as recovery:
-        with hold(the_only(staging_dir)) as held:
-            assert held is not None
-            await recovery.discard(held)
+        with held(staging_dir) as leftover:
+            await recovery.discard(leftover)
     assert await keys_in(memory) == []
     assert memory._bucket._uploads == {}
     assert not find_leftovers(staging_dir)

@@ -51,10 +51,9 @@ async def test_a_clean_file_is_copied_in_the_store(
 
 
 async def test_a_file_that_was_never_sent_is_not_copied(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, metrics: Metrics
+    program: Kernel, memory: MemoryStore, metrics: Metrics
 ) -> None:
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("a", b"data")
 
     await program.rename("a", "b")
     assert await keys_in(memory) == []
@@ -69,8 +68,7 @@ async def test_an_update_under_way_is_committed_first(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(Key("a"), b"0123456789")
-    handle = await program.open("a", "r+")
-    await fs.write(handle, 0, b"####")
+    handle = await program.begin_file("a", b"####", "r+")
 
     await program.rename("a", "b")
     assert await bytes_in(memory, "b") == b"####456789"
@@ -102,11 +100,10 @@ async def test_an_open_target_is_like_a_removed_file(
 
 
 async def test_a_new_file_renamed_over_another_and_removed_is_gone(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
+    program: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(Key("b"), b"target")
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"new")
+    handle = await program.begin_file("a", b"new")
     await program.rename("a", "b")
 
     await program.unlink("b")
@@ -120,8 +117,7 @@ async def test_a_new_file_renamed_over_another_and_renamed_again_leaves_nothing_
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(Key("b"), b"target")
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"new")
+    handle = await program.begin_file("a", b"new")
     await program.rename("a", "b")
     await program.rename("b", "c")
     await fs.write(handle, 3, b"er")
@@ -250,8 +246,7 @@ async def test_open_dirty_and_known_children_move_with_their_directory(
     await memory.put(Key("d/clean"), b"clean" * MiB)
     await memory.put(Key("d/sub/deep"), b"deep")
     reading = await program.open("d/clean")
-    writing = await program.open("d/new", "w")
-    await fs.write(writing, 0, b"half")
+    writing = await program.begin_file("d/new", b"half")
     numbers = {p: (await program.lookup(f"d/{p}")).number for p in ("clean", "new", "sub/deep")}
 
     await program.rename("d", "e")
@@ -381,11 +376,10 @@ async def test_an_interrupted_rename_of_a_file_loses_nothing(
 
 
 async def test_a_rename_whose_commit_fails_keeps_the_bytes_for_the_next_close(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
+    program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     await memory.put(Key("a"), b"0123")
-    handle = await program.open("a", "r+")
-    await fs.write(handle, 0, b"##")
+    handle = await program.begin_file("a", b"##", "r+")
     store.fail("PUT", StoreUnavailable("a"))
 
     with pytest.raises(StoreUnavailable):
@@ -493,8 +487,7 @@ async def test_two_renames_of_one_name_run_one_after_another(
 async def test_a_rename_waits_for_a_running_commit(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
-    handle = await program.open("a", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("a", b"data")
 
     async with store.hold("PUT", "a").met_by(fs.fsync, handle) as nursery:
         nursery.start_soon(program.rename, "a", "b")

@@ -159,9 +159,8 @@ async def test_the_last_writer_of_a_whole_file_wins(
     pair: tuple[Host, Host], memory: MemoryStore
 ) -> None:
     a, b = pair
-    one, two = await a.program.open("x", "w"), await b.program.open("x", "w")
-    await a.fs.write(one, 0, b"first")
-    await b.fs.write(two, 0, b"second")
+    one = await a.program.begin_file("x", b"first")
+    two = await b.program.begin_file("x", b"second")
     await a.program.close(one)
     await b.program.close(two)
 
@@ -174,9 +173,8 @@ async def test_with_always_a_whole_file_does_not_go_over_a_version_from_elsewher
     pair: tuple[Host, Host], memory: MemoryStore
 ) -> None:
     a, b = pair
-    one, two = await a.program.open("x", "w"), await b.program.open("x", "w")
-    await a.fs.write(one, 0, b"first")
-    await b.fs.write(two, 0, b"second")
+    one = await a.program.begin_file("x", b"first")
+    two = await b.program.begin_file("x", b"second")
     await a.program.close(one)
     with pytest.raises(ObjectChanged):
         await b.program.close(two)

@@ -30,8 +30,7 @@ async def test_a_commit_that_waits_says_for_what(
     retrying = RetryingStore(MeteredStore(store, metrics), Random(1), metrics.troubles)
     async with VolumeFilesystem(config, retrying, budget, metrics, FakeProbe()) as fs:
         program = Kernel(fs)
-        handle = await program.open("x", "w")
-        await fs.write(handle, 0, b"data")
+        handle = await program.begin_file("x", b"data")
         store.fail("PUT", Throttled("x", "SlowDown"))
         again = store.hold("PUT")
         async with trio.open_nursery() as nursery:

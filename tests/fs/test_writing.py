@@ -31,8 +31,7 @@ def pattern(size: int, seed: int = 1) -> bytes:
 async def test_what_is_written_is_in_the_store_at_close_and_not_before(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"hello")
+    handle = await program.begin_file("x", b"hello")
     assert await keys_in(memory) == []
 
     await fs.flush(handle)
@@ -46,8 +45,7 @@ async def test_only_the_close_of_the_last_descriptor_commits(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, probe: FakeProbe
 ) -> None:
     """A child's exec or exit closes its copy: FLUSH comes, the opener still has the file."""
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"half")
+    handle = await program.begin_file("x", b"half")
     probe.still_open[program.thread] = 1
     await fs.flush(handle)
     assert await keys_in(memory) == []
@@ -62,8 +60,7 @@ async def test_only_the_close_of_the_last_descriptor_commits(
 async def test_where_descriptors_cannot_be_counted_every_close_commits(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, probe: FakeProbe
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     probe.still_open[program.thread] = None
 
     await fs.flush(handle)
@@ -93,8 +90,7 @@ async def test_two_handles_of_one_process_commit_at_each_ones_own_close(
 async def test_fsync_commits_and_the_close_has_nothing_left_to_do(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, metrics: Metrics
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     await fs.fsync(handle)
     assert await bytes_in(memory, "x") == b"data"
 
@@ -245,8 +241,7 @@ async def test_a_mapping_changed_after_the_last_close_does_not_wait_for_readers(
 async def test_a_removed_file_is_never_uploaded(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, staging_dir: Path
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     await program.unlink("x")
     assert fs.uncommitted() == []
 
@@ -263,8 +258,7 @@ async def test_a_removed_file_is_never_uploaded(
 async def test_removing_a_file_waits_for_its_running_commit(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
 
     async with store.hold("PUT", "x").met_by(fs.fsync, handle) as nursery:
         nursery.start_soon(program.unlink, "x")
@@ -276,11 +270,10 @@ async def test_removing_a_file_waits_for_its_running_commit(
 
 
 async def test_removing_a_file_whose_commit_had_an_unclear_end_removes_the_object(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
+    program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     store.fail("PUT", OutcomeUnclear("x"), carried_out=True)
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     with pytest.raises(OutcomeUnclear):
         await program.close(handle)
 
@@ -311,8 +304,7 @@ async def test_two_programs_write_one_file(
 async def test_a_write_waits_while_a_commit_runs(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"old")
+    handle = await program.begin_file("x", b"old")
     written = trio.Event()
 
     async def write() -> None:
@@ -373,8 +365,7 @@ async def test_a_store_that_fails_at_close_is_tried_again_at_the_next_close(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, store: ScriptedStore
 ) -> None:
     store.fail("PUT", StoreUnavailable("x"))
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
 
     with pytest.raises(StoreUnavailable):
         await program.close(handle)
@@ -394,8 +385,7 @@ async def test_a_store_that_fails_at_fsync_is_tried_again_at_close(
 ) -> None:
     await memory.put(X, b"0123456789")
     store.fail("PUT", StoreUnavailable("x"))
-    handle = await program.open("x", "r+")
-    await fs.write(handle, 0, b"####")
+    handle = await program.begin_file("x", b"####", "r+")
     with pytest.raises(StoreUnavailable):
         await fs.fsync(handle)
 
@@ -440,12 +430,9 @@ async def test_commit_all_commits_what_no_program_is_writing(
 # --- other clients ---------------------------------------------------------------------------
 
 
-async def test_the_last_writer_of_a_whole_file_wins(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
-) -> None:
+async def test_the_last_writer_of_a_whole_file_wins(program: Kernel, memory: MemoryStore) -> None:
     await memory.put(X, b"base")
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"ours")
+    handle = await program.begin_file("x", b"ours")
     await memory.put(X, b"theirs")
 
     await program.close(handle)
@@ -454,11 +441,8 @@ async def test_the_last_writer_of_a_whole_file_wins(
     assert await program.read_file("x") == b"ours"
 
 
-async def test_a_new_file_wins_over_one_put_meanwhile(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
-) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"ours")
+async def test_a_new_file_wins_over_one_put_meanwhile(program: Kernel, memory: MemoryStore) -> None:
+    handle = await program.begin_file("x", b"ours")
     await memory.put(X, b"theirs")
 
     await program.close(handle)
@@ -524,8 +508,7 @@ async def test_an_update_that_lost_is_an_error_and_its_bytes_are_kept(
 async def test_after_its_first_commit_a_replacement_is_an_update(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"ours")
+    handle = await program.begin_file("x", b"ours")
     await fs.fsync(handle)
     await memory.put(X, b"theirs")
     await fs.write(handle, 4, b"+")
@@ -537,11 +520,10 @@ async def test_after_its_first_commit_a_replacement_is_an_update(
 
 
 async def test_a_lost_update_can_be_written_anew_by_name(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
+    program: Kernel, memory: MemoryStore
 ) -> None:
     await memory.put(X, b"0123456789")
-    handle = await program.open("x", "r+")
-    await fs.write(handle, 0, b"####")
+    handle = await program.begin_file("x", b"####", "r+")
     await memory.put(X, b"theirs")
     with pytest.raises(ObjectChanged):
         await program.close(handle)
@@ -590,8 +572,7 @@ async def test_own_commit_learns_the_time_by_one_head(
 async def test_stat_of_an_open_file_after_its_commit_costs_one_head(
     fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, metrics: Metrics
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     number = (await program.lookup("x")).number
     await fs.fsync(handle)
     before = metrics.store_requests.copy()
@@ -622,8 +603,7 @@ async def test_a_commit_without_an_answer_ends_in_time(
     store: ScriptedStore,
     clock: MockClock,
 ) -> None:
-    handle = await program.open("x", "w")
-    await fs.write(handle, 0, b"data")
+    handle = await program.begin_file("x", b"data")
     gate = store.hold("PUT", "x")
     ended = trio.Event()
 
@@ -709,10 +689,9 @@ async def test_a_reader_that_closes_while_another_program_opens_to_replace_commi
 
 
 async def test_append_to_a_new_file_loses_nothing_that_another_client_put_there(
-    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore
+    program: Kernel, memory: MemoryStore
 ) -> None:
-    handle = await program.open("log", "a")
-    await fs.write(handle, 0, b"ours")
+    handle = await program.begin_file("log", b"ours", "a")
     await memory.put(Key("log"), b"theirs")
 
     with pytest.raises(ObjectChanged):
@@ -739,12 +718,11 @@ async def test_a_handle_that_emptied_the_file_replaces_though_another_committed_
 @pytest.mark.promise("P28")
 @pytest.mark.parametrize("event", ["unlink", "rename over"])
 async def test_a_changed_file_keeps_the_bytes_that_nobody_has_read_yet_when_it_loses_its_name(
-    fs: VolumeFilesystem, program: Kernel, other: Kernel, memory: MemoryStore, event: str
+    program: Kernel, other: Kernel, memory: MemoryStore, event: str
 ) -> None:
     await memory.put(Key("x"), b"0123456789")
     await memory.put(Key("y"), b"another")
-    handle = await program.open("x", "r+")
-    await fs.write(handle, 0, b"ab")
+    handle = await program.begin_file("x", b"ab", "r+")
     await (other.unlink("x") if event == "unlink" else other.rename("y", "x"))
 
     assert await program.read_open(handle) == b"ab23456789"

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from ucfuse.errors import AccessDenied, ObjectChanged
+from tests.fs.kernel import keys_in
+from tests.fs.stores import Denying
+from ucfuse.errors import ObjectChanged
 from ucfuse.store.api import ABSENT, Buffer, Checksum, Condition, Fetched, NotModified
 from ucfuse.store.conditions import HeadFirst, fit
 from ucfuse.store.memory import MemoryStore
@@ -37,20 +39,11 @@ class Lax(MemoryStore):
         return await super().copy(source, (await self.head(source)).info.etag, target)
 
 
-class Denying(MemoryStore):
-    async def put(self, key: Key, body: Buffer, **_: object) -> ETag:
-        raise AccessDenied(key)
-
-
-async def keys(store: MemoryStore | HeadFirst) -> list[str]:
-    return [info.key for info in (await store.list_page("", delimited=False)).objects]
-
-
 async def test_a_store_with_conditions_is_used_as_it_is_and_nothing_is_left_in_it() -> None:
     store = MemoryStore()
 
     assert await fit(store, "some/prefix/") == (store, None)
-    assert await keys(store) == []
+    assert await keys_in(store) == []
 
 
 @pytest.mark.promise("P22")
@@ -59,7 +52,7 @@ async def test_a_store_without_conditions_is_told_of_and_nothing_is_left_in_it()
 
     assert warning is not None
     assert isinstance(store, HeadFirst)
-    assert await keys(store) == []
+    assert await keys_in(store) == []
 
 
 async def test_a_store_that_lets_nobody_write_is_used_as_it_is() -> None:
@@ -85,7 +78,7 @@ async def test_asking_first_keeps_other_versions() -> None:
         await store.copy(A, OTHER, B)
     with pytest.raises(ObjectChanged):
         await store.copy(A, etag, A, condition=ABSENT)
-    assert await keys(store) == ["a"]
+    assert await keys_in(store) == ["a"]
 
     await store.put(A, b"third", condition=etag)
     answer = await store.get(A, 0, 10)
@@ -95,7 +88,7 @@ async def test_asking_first_keeps_other_versions() -> None:
         answer.info.etag
     )
     await store.delete(A, if_match=answer.info.etag)
-    assert await keys(store) == []
+    assert await keys_in(store) == []
 
 
 async def test_asking_first_holds_for_uploads_too() -> None:

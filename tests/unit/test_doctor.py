@@ -143,16 +143,6 @@ async def findings_of(store: ScriptedStore | MemoryStore) -> dict[str, Finding]:
     return {finding.subject: finding async for finding in look_at_bucket(store, SOURCE)}
 
 
-@pytest.fixture
-async def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> ScriptedStore:
-    return ScriptedStore(memory)
-
-
 async def test_a_store_that_can_all_passes_and_is_left_as_it_was(
     store: ScriptedStore, memory: MemoryStore
 ) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.fs.kernel import keys_in
+from tests.fs.stores import Denying
 from ucfuse.errors import AccessDenied, NotPermitted, StoreRefused
 from ucfuse.metrics import Metrics
-from ucfuse.store.api import Buffer, Condition, UploadId, Whole
+from ucfuse.store.api import Condition, UploadId, Whole
 from ucfuse.store.conditions import HeadFirst
 from ucfuse.store.linking import CopyCondition
 from ucfuse.store.memory import MemoryStore
@@ -45,15 +47,6 @@ class CompletesOver(CopiesOver):
         return await super().complete_upload(key, upload, parts, whole=whole)
 
 
-class Denying(MemoryStore):
-    async def put(self, key: Key, body: Buffer, **_: object) -> ETag:
-        raise AccessDenied(key)
-
-
-async def keys(store: MemoryStore) -> list[str]:
-    return [info.key for info in (await store.list_page("", delimited=False)).objects]
-
-
 @pytest.mark.parametrize(
     ("kind", "is_ignored"), [(MemoryStore, False), (CopiesOver, True), (RefusesSuchCopies, True)]
 )
@@ -66,7 +59,7 @@ async def test_the_way_of_a_store_is_found_once_and_nothing_is_left_in_it(
 
     assert [await condition.is_ignored() for _ in range(3)] == [is_ignored] * 3
     assert metrics.store_requests["PUT"] == 2
-    assert await keys(store) == []
+    assert await keys_in(store) == []
 
 
 async def test_a_store_that_lets_two_win_makes_no_links() -> None:
@@ -74,7 +67,7 @@ async def test_a_store_that_lets_two_win_makes_no_links() -> None:
 
     with pytest.raises(NotPermitted, match="two programs could both get one name"):
         await CopyCondition(store, "").is_ignored()
-    assert await keys(store) == []
+    assert await keys_in(store) == []
 
 
 async def test_a_store_that_is_asked_before_each_change_makes_no_links() -> None:

@@ -18,26 +18,6 @@ pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture
-def clock() -> MockClock:
-    return MockClock(rate=1.0)
-
-
-@pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> ScriptedStore:
-    return ScriptedStore(memory)
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture
 def names(metrics: Metrics) -> Superblock:
     return Superblock("", 1.0, metrics)
 

@@ -18,11 +18,6 @@ A = Key("a")
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture
 def presence(metrics: Metrics) -> Presence:
     return Presence("s3://bucket/", 60.0, metrics)
 

@@ -115,11 +115,6 @@ def server() -> Iterator[Misbehaving]:
     http.server_close()
 
 
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
-
-
 @pytest.fixture(params=["own connections", "native client"])
 def store(server: Misbehaving, metrics: Metrics, request: pytest.FixtureRequest) -> S3Store:
     """A store that gets objects over connections of its own, as without TLS, or as with TLS."""

@@ -26,26 +26,6 @@ PREFIX = "p/"
 
 
 @pytest.fixture
-def clock() -> MockClock:
-    return MockClock(rate=1.0)
-
-
-@pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> ScriptedStore:
-    return ScriptedStore(memory)
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture
 def names(metrics: Metrics) -> Superblock:
     return Superblock(PREFIX, 1.0, metrics)
 
