@@ -60,6 +60,10 @@ class PhaseProxy:
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def __enter__(self) -> "PhaseProxy":
         return self
 
