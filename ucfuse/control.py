@@ -11,6 +11,7 @@ gone, so that Ctrl-C in `ucfuse umount` leaves the mount where it is.
 
 import json
 import logging
+import select
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -198,7 +199,9 @@ class ControlServer:
 
         if unsaved := await self._wait(line, partial(self._mount.commit_all, note), waiting):
             await line.send({"unsaved": [asdict(file) for file in unsaved]})
-        elif refusal := await self._wait(line, self._mount.unmount, waiting):
+            return
+        line.require_listener()
+        if refusal := await self._wait(line, self._mount.unmount, waiting):
             await line.send(_refused(refusal))
         else:
             await line.send({"unmounted": True})
@@ -257,6 +260,13 @@ class _Line:
             if isinstance(request, dict):
                 return request
         return {}
+
+    def require_listener(self) -> None:
+        """Raise `BrokenResourceError` if the other side has left. A reply would tell, but later."""
+        left = select.poll()
+        left.register(self._stream.socket.fileno(), select.POLLRDHUP)
+        if left.poll(0):
+            raise trio.BrokenResourceError
 
     async def send(self, reply: Reply) -> None:
         """Send one reply. Raises `TooSlowError`, `BrokenResourceError`."""

@@ -70,8 +70,15 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 
 
 def list_records(runtime_dir: Path) -> list[MountRecord]:
-    """Return the mounts of this host that were recorded and not taken back, dead ones included."""
-    records = (_read_record(path) for path in sorted(runtime_dir.glob("*.json")))
+    """Return the mounts of this host that were recorded and not taken back, dead ones included.
+
+    Raises `OSError`: the directory is there and cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(runtime_dir))
+    except FileNotFoundError:
+        return []
+    records = (_read_record(runtime_dir / name) for name in names if name.endswith(".json"))
     return [record for record in records if record is not None and record.is_local()]
 
 

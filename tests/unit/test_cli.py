@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ucfuse import __main__
 from ucfuse.cli import default_paths
 from ucfuse.cli.launch import launch
 from ucfuse.cli.main import main
@@ -456,3 +458,31 @@ def test_log_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) ->
 
     with pytest.raises(ConfigError, match="missing/log"):
         launch_here(serve, tmp_path / "missing/log")
+
+
+@pytest.mark.parametrize(
+    ("begin", "module", "code"),
+    [
+        (__main__.main, "ucfuse.cli.main", 130),
+        (__main__.mount_ucfuse, "ucfuse.cli.mounthelper", 8),
+    ],
+)
+def test_ctrl_c_before_anything_has_begun_is_one_line(
+    begin: Callable[[], int],
+    module: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """README, Options: exit codes; a command takes some tenths of a second to be imported."""
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == module:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert begin() == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("ucfuse: interrupted before it began")

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import formatdate
@@ -149,6 +149,16 @@ async def test_a_store_that_can_all_passes_and_is_left_as_it_was(
     found = await findings_of(store)
     assert list(found) == ["list", "write", "read", "conditional writes", "remove"]
     assert {finding.level for finding in found.values()} == {Level.OK}
+    assert (await memory.list_page("", delimited=False)).objects == []
+
+
+async def test_what_is_interrupted_leaves_no_object(memory: MemoryStore) -> None:
+    findings = look_at_bucket(memory, SOURCE)
+    assert isinstance(findings, AsyncGenerator)
+    while (await anext(findings)).subject != "write":
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        await findings.athrow(KeyboardInterrupt())
     assert (await memory.list_page("", delimited=False)).objects == []
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ucfuse.cli import default_paths
-from ucfuse.cli.client import Silent, ask, unanswered
-from ucfuse.errors import ConfigError
-from ucfuse.kernel.mountpoint import resolve
+from ucfuse.cli.client import Silent, ask, named_mount, not_ours, unanswered
 from ucfuse.registry import find_record
 
 __all__ = ["build_parser", "run"]
@@ -17,11 +15,11 @@ __all__ = ["build_parser", "run"]
 def run(arguments: Sequence[str]) -> int:
     """End all waits of a mount; return 0. Raises `ConfigError`: it could not be asked."""
     parser = build_parser()
-    target = resolve(parser.parse_args(arguments).mountpoint)
+    target = named_mount(parser.parse_args(arguments).mountpoint)
     runtime_dir = default_paths.runtime_dir(os.environ)
     record = find_record(runtime_dir, str(target))
     if record is None:
-        raise ConfigError(f"{target}: not a ucfuse mount of yours; `ucfuse status` lists them")
+        raise not_ours(target)
     try:
         answer = next(ask(runtime_dir, record, "abort"), {})
     except Silent as error:

@@ -5,6 +5,7 @@ meanwhile.
 """
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,9 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from ucfuse.errors import ConfigError
+from ucfuse.kernel.mountinfo import mounts_of
+from ucfuse.kernel.mountpoint import FSTYPE, our_mount_at, resolve
 from ucfuse.registry import MountRecord, connect
 
-__all__ = ["ANSWER_TIMEOUT_S", "Silent", "ask", "unanswered"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "Silent",
+    "ask",
+    "mount_above",
+    "named_mount",
+    "not_ours",
+    "unanswered",
+]
 
 # A daemon answers from memory and, while it commits, tells every second that it lives.
 ANSWER_TIMEOUT_S = 5.0
@@ -50,6 +61,35 @@ def unanswered(record: MountRecord) -> ConfigError:
         )
     return ConfigError(
         f"{place}: its daemon has died; mount it again, or run `ucfuse umount {place}`"
+    )
+
+
+def mount_above(path: Path) -> Path | None:
+    """Return the mount point of ours that an absolute path is at or below, without touching it."""
+    above = [entry for entry in mounts_of() if path.is_relative_to(entry.target)]
+    # Of several at one place the last is on top.
+    top = max(reversed(above), key=lambda entry: len(entry.target.parts))
+    return top.target if top.fstype == FSTYPE else None
+
+
+def named_mount(path: Path) -> Path:
+    """Return the mount point that a path means. Raises `ConfigError`: it is inside of a mount.
+
+    There a dead daemon would refuse to say what the path is, and one that hangs would never say.
+    """
+    path = Path(os.path.abspath(path))
+    mountpoint = mount_above(path)
+    if mountpoint not in (None, path):
+        raise ConfigError(f"{path}: inside the mount at {mountpoint}; name that one")
+    return resolve(path)
+
+
+def not_ours(target: Path) -> ConfigError:
+    """Return what to tell about a path that none of this user's daemons serves."""
+    if our_mount_at(target) is None:
+        return ConfigError(f"{target}: not a ucfuse mount; `ucfuse status` lists them")
+    return ConfigError(
+        f"{target}: mounted by another user, or with another XDG_STATE_HOME; run this as that user"
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from ucfuse.cli import store_options
+from ucfuse.cli.complaints import line_of
 from ucfuse.cli.copy_ends import End, find_end
 from ucfuse.cli.copy_trees import Ends, opened
 from ucfuse.cli.progress import show_progress
@@ -113,15 +114,15 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _carried_out(request: Request) -> Outcome:
     """Copy. Raises `ConfigError`: it could not begin."""
-    failures: list[BaseException] = []
+    failures: list[str] = []
     outcome = Outcome(Tally())
     tune_process()
     try:
         trio.run(_copy, request, outcome, restrict_keyboard_interrupt_to_checkpoints=True)
-    except* (ConfigError, VolumeError) as group:
-        failures.append(_first_of(group))
+    except* (ConfigError, VolumeError, OSError) as group:
+        failures.append(line_of(group))
     if failures:
-        raise ConfigError(str(failures[0])) from failures[0]
+        raise ConfigError(failures[0])
     return outcome
 
 
@@ -173,13 +174,6 @@ async def _copy_between(request: Request, ends: Ends, outcome: Outcome) -> None:
             await job.run_one(Pair(what.file, what.target_name, what.present))
 
 
-def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _tell(outcome: Outcome, *, quiet: bool) -> None:
     tally = outcome.tally
     for trouble in tally.failures:
@@ -189,7 +183,7 @@ def _tell(outcome: Outcome, *, quiet: bool) -> None:
     if outcome.signal:
         text = f"interrupted; {tally.copied_files} files were copied, repeat it to copy the rest"
         print(f"ucfuse: {text}", file=sys.stderr)
-    elif tally.failed_count:
+    elif tally.failed_count > 1:
         print(f"ucfuse: {tally.failed_count} failed, see above", file=sys.stderr)
     if not quiet:
         removed = f", {tally.removed} removed" if tally.removed else ""

@@ -12,12 +12,11 @@ from typing import Any
 
 from ucfuse.catalog.sources import parse_source
 from ucfuse.cli import default_paths
-from ucfuse.cli.client import Silent, ask, unanswered
+from ucfuse.cli.client import Silent, ask, mount_above, unanswered
 from ucfuse.cli.mounting import DEV_ADDRESS
 from ucfuse.config import Source, StoreOptions
 from ucfuse.errors import ConfigError
-from ucfuse.kernel.mountinfo import mounts_of
-from ucfuse.kernel.mountpoint import FSTYPE, resolve
+from ucfuse.kernel.mountpoint import resolve
 from ucfuse.registry import MountRecord, find_record
 
 __all__ = ["End", "find_end", "is_embedded"]
@@ -54,21 +53,13 @@ def find_end(text: str, options: StoreOptions) -> End:
         source = parse_source(f"{SCHEME}{bucket}")
         return End(text=text, source=source, name=name if slash else "", store=options)
     path = Path(os.path.abspath(text))
-    mountpoint = _mount_above(path)
+    mountpoint = mount_above(path)
     if mountpoint is None:  # perhaps a link leads to one; on a mount there are none
         path = resolve(path)
-        mountpoint = _mount_above(path)
+        mountpoint = mount_above(path)
     if mountpoint is None:
         return End(text=text, path=path)
     return _on_mount(text, path, mountpoint)
-
-
-def _mount_above(path: Path) -> Path | None:
-    """Return the mount point of ours that a path is below, without touching it."""
-    above = [entry for entry in mounts_of() if path.is_relative_to(entry.target)]
-    # Of several at one place the last is on top.
-    top = max(reversed(above), key=lambda entry: len(entry.target.parts))
-    return top.target if top.fstype == FSTYPE else None
 
 
 def _on_mount(text: str, path: Path, mountpoint: Path) -> End:

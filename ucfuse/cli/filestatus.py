@@ -1,28 +1,41 @@
 """`ucfuse status --file PATH`: what a mount knows of one file.
 
 The file is held by a descriptor that opens nothing, so its inode stays while the daemon is asked.
+Another process holds it: a daemon that hangs would not let this one go, not even by Ctrl-C.
 """
 
-import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ucfuse.cli import default_paths
-from ucfuse.cli.client import Silent, ask, unanswered
+from ucfuse.cli.client import Silent, ask, mount_above, unanswered
 from ucfuse.errors import ConfigError
-from ucfuse.registry import MountRecord, list_records
+from ucfuse.registry import MountRecord, find_record, list_records
 from ucfuse.units import duration_text, size_text
 
 __all__ = ["show"]
 
+# Exits with the errno: texts of error messages are not for programs. Ends with its standard input.
+HOLDER = """import os, sys
+try:
+    held = os.open(sys.argv[1], os.O_PATH)
+    told = b"%d %s" % (os.fstat(held).st_ino, os.fsencode(os.readlink(f"/proc/self/fd/{held}")))
+except OSError as cause: sys.exit(cause.errno)
+os.write(1, told)
+os.close(1)
+sys.stdin.read()"""
+
 
 def show(path: Path, *, as_json: bool) -> int:
-    """Print it; return 0. Raises `ConfigError`: the file is in no mount, or is not there."""
+    """Print it; return 0. Raises `ConfigError`: the file is in no mount; `OSError`: nor here."""
     runtime_dir = default_paths.runtime_dir(os.environ)
+    _require_answers(runtime_dir, path)
     with _held(path) as (number, real_path):
         record = _mount_of(runtime_dir, real_path)
         try:
@@ -35,21 +48,37 @@ def show(path: Path, *, as_json: bool) -> int:
     return 0
 
 
+def _require_answers(runtime_dir: Path, path: Path) -> None:
+    """Raise `ConfigError` if the daemon of the mount that the path is on does not answer."""
+    mountpoint = mount_above(Path(os.path.abspath(path)))
+    record = mountpoint and find_record(runtime_dir, str(mountpoint))
+    if not record:
+        return
+    try:
+        next(ask(runtime_dir, record, "status"), None)
+    except Silent as error:
+        raise unanswered(record) from error
+
+
 @contextmanager
 def _held(path: Path) -> Iterator[tuple[int, Path]]:
     """Yield inode number and path without symbolic links."""
+    holder = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # or Ctrl-C would reach it too
+    )
     try:
-        descriptor = os.open(path, os.O_PATH)
-    except OSError as error:
-        if error.errno == errno.ENOTCONN:
-            raise ConfigError(
-                f"{path}: the daemon of its mount has died; `ucfuse status` names it"
-            ) from error
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    try:
-        yield os.fstat(descriptor).st_ino, Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        assert holder.stdout is not None
+        number, _, real_path = holder.stdout.read().partition(b" ")
+        if not real_path:
+            code = holder.wait()
+            raise OSError(code, os.strerror(code), str(path))
+        yield int(number), Path(os.fsdecode(real_path))
     finally:
-        os.close(descriptor)
+        holder.kill()  # and do not wait: a process that waits for a daemon may not be killable
 
 
 def _mount_of(runtime_dir: Path, path: Path) -> MountRecord:

@@ -42,6 +42,7 @@ def _wait_until_usable(child: int, news: int, log_file: Path) -> int:
             message = pipe.read()
     except KeyboardInterrupt:
         os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)  # whoever sees the prompt again can mount again
         raise
     if message == READY:
         return 0

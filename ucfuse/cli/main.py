@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ucfuse import __version__
 from ucfuse.cli import aborting, mounting, recover, run, status, unmounting
+from ucfuse.cli.complaints import line_of
 from ucfuse.errors import ConfigError
 
 __all__ = ["main"]
@@ -66,23 +67,29 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 # What a shell reports for a program that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
 
+# What is left of each, for whoever wonders. Of a script that runs, nothing is ours to tell.
+INTERRUPTED: Mapping[str, str] = {
+    "mount": "interrupted; nothing was mounted",
+    "umount": "interrupted; `ucfuse status` says what is still mounted",
+    "abort": "interrupted; run it again to end what still waits",
+    "recover": "interrupted; `ucfuse recover list` says what is still kept",
+} | dict.fromkeys(
+    ("status", "doctor", "cp", "sync", "run", "completion"), "interrupted; run it again"
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     chosen = _parser().parse_args(arguments)
     try:
         return COMMANDS[chosen.command](chosen.arguments)
-    except ConfigError as error:
-        print(f"ucfuse: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # of the user's own files and paths: what the daemon does is elsewhere
-        subject = f"{error.filename}: " if error.filename else ""
-        print(f"ucfuse: {subject}{error.strerror or error}", file=sys.stderr)
+    except (ConfigError, OSError) as error:  # OSError: of the user's own files and paths
+        print(f"ucfuse: {line_of(error)}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, BaseExceptionGroup) as error:
         if not _is_interrupt(error):
             raise
-        print("ucfuse: interrupted", file=sys.stderr)
+        print(f"ucfuse: {chosen.command} {INTERRUPTED[chosen.command]}", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

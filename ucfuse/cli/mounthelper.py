@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ucfuse.cli import mount_request, mounting, options
+from ucfuse.cli.complaints import line_of
 from ucfuse.errors import ConfigError
 
 __all__ = ["main", "translated"]
@@ -41,9 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as usage:  # argparse's 2 means something else to mount(8)
         return EXIT_USAGE if usage.code else 0
     except (ConfigError, OSError) as error:
-        print(f"mount.ucfuse: {error}", file=sys.stderr)
+        print(f"mount.ucfuse: {line_of(error)}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
+        print("mount.ucfuse: interrupted; nothing was mounted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

@@ -7,10 +7,11 @@ is that one: options, variables and profiles may lead elsewhere today.
 import argparse
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import trio
 
@@ -19,6 +20,7 @@ from ucfuse.catalog.interface import text_of
 from ucfuse.cli import default_paths
 from ucfuse.cli.catalog_options import TOKEN_VARIABLE
 from ucfuse.cli.client import Silent, ask
+from ucfuse.cli.complaints import line_of
 from ucfuse.cli.mounting import DEV_ADDRESS, reach_embedded
 from ucfuse.config import CatalogOptions, Source, StoreOptions
 from ucfuse.errors import ConfigError, ObjectChanged, VolumeError
@@ -49,8 +51,8 @@ def commit(leftover: Leftover, options: argparse.Namespace) -> int:
     """Make the file the object of its key."""
     if leftover.record is None:
         return _failed(leftover, "its key is not known; export it and copy it where it belongs")
-    work = partial(_commit, leftover, force=options.force)
-    return _in_store(leftover, options, work)
+    why_not = _in_store(leftover, options, partial(_commit, leftover, force=options.force))
+    return _failed(leftover, why_not) if why_not else 0
 
 
 def discard(leftover: Leftover, options: argparse.Namespace) -> int:
@@ -59,19 +61,21 @@ def discard(leftover: Leftover, options: argparse.Namespace) -> int:
     if record is None or (record.upload is None and record.nonce is None):
         settle(leftover)
         return 0
-    return _in_store(leftover, options, lambda recovery: recovery.discard(leftover))
+    why_not = _in_store(leftover, options, lambda recovery: recovery.discard(leftover))
+    return _failed(leftover, why_not) if why_not else 0
 
 
 def export(leftover: Leftover, options: argparse.Namespace) -> int:
     """Write the file to a local path, with the bytes of its base where they are to be had."""
     extent, target = leftover.extent(), options.target
-    try:
-        _copy_out(leftover, target)
-    except OSError as error:
-        raise ConfigError(f"{target}: {error.strerror}") from error
     missing = sum(stop - start for start, stop in extent.from_base)
-    if missing and _in_store(leftover, options, partial(_merge, leftover, target)):
-        print(f"ucfuse: {target}: zeros stand for {size_text(missing)} of it", file=sys.stderr)
+    with _made(target) as file:
+        _copy_out(leftover, file)
+        merge = partial(_merge, leftover, file)
+        why_not = _in_store(leftover, options, merge) if missing else ""
+    if why_not:
+        told = f"zeros stand for {size_text(missing)} of it: {why_not}"
+        print(f"ucfuse: {target}: {told}", file=sys.stderr)
         return 1
     return 0
 
@@ -85,15 +89,31 @@ async def _commit(leftover: Leftover, recovery: Recovery, *, force: bool) -> Non
     print(f"{info.key}: committed, {size_text(info.size)}")
 
 
-async def _merge(leftover: Leftover, target: Path, recovery: Recovery) -> None:
-    with target.open("r+b") as file:
-        await recovery.merge_base(leftover, file)
+async def _merge(leftover: Leftover, file: BinaryIO, recovery: Recovery) -> None:
+    await recovery.merge_base(leftover, file)
 
 
-def _copy_out(leftover: Leftover, target: Path) -> None:
-    """Write the program's own bytes, each in its place, to a file that must be new."""
+@contextmanager
+def _made(target: Path) -> Iterator[BinaryIO]:
+    """Yield a file that must be new. It goes again if the block is interrupted, or the disk full.
+
+    Raises `OSError`, which names it.
+    """
+    with target.open("x+b") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException as error:
+            target.unlink(missing_ok=True)
+            if isinstance(error, OSError) and not error.filename:
+                raise OSError(error.errno, error.strerror, str(target)) from error
+            raise
+
+
+def _copy_out(leftover: Leftover, file: BinaryIO) -> None:
+    """Write the program's own bytes, each in its place."""
     extent = leftover.extent()
-    with leftover.path.open("rb") as source, target.open("xb") as file:
+    with leftover.path.open("rb") as source:
         file.truncate(extent.size)
         for start, stop in extent.ranges:
             source.seek(start)
@@ -110,19 +130,19 @@ def _in_store(
     leftover: Leftover,
     options: argparse.Namespace,
     work: Callable[[Recovery], Awaitable[None]],
-) -> int:
-    """Do `work` with a connection to the store of the file; say why if it fails."""
+) -> str:
+    """Do `work` with a connection to the store of the file; return why it failed, or nothing."""
 
     async def connected() -> None:
         async with _recovery(leftover, options) as recovery:
             await work(recovery)
 
-    failures: list[BaseException] = []
+    failures: list[str] = []
     try:
         trio.run(connected)
-    except* (VolumeError, ConfigError) as group:
-        failures.append(_first_of(group))
-    return _failed(leftover, str(failures[0])) if failures else 0
+    except* (VolumeError, ConfigError, OSError) as group:
+        failures.append(line_of(group))
+    return failures[0] if failures else ""
 
 
 @asynccontextmanager
@@ -206,13 +226,6 @@ def _embedded_url(address: str) -> str:
         if answer.get("address") == address:
             return str(answer["endpoint_url"])
     raise ConfigError("its store is not running; `ucfuse mount --dev` starts it")
-
-
-def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _failed(leftover: Leftover, text: str) -> int:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ucfuse.cli import default_paths
-from ucfuse.cli.client import Silent, ask
+from ucfuse.cli.client import Silent, ask, named_mount, not_ours
 from ucfuse.errors import ConfigError
-from ucfuse.kernel.mountpoint import Health, health_of, our_mount_at, resolve, unmount
+from ucfuse.kernel.mountpoint import Health, health_of, our_mount_at, unmount
 from ucfuse.registry import MountRecord, find_record, forget_record, wait_for_end
 from ucfuse.units import duration_text, size_text
 
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     """Unmount; return 0 once the daemon has ended. Raises `ConfigError`: it is still mounted."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    target = resolve(options.mountpoint)
+    target = named_mount(options.mountpoint)
     runtime_dir = default_paths.runtime_dir(os.environ)
     record = find_record(runtime_dir, str(target))
     if record is None or not record.may_be_running():
@@ -42,13 +42,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _remove_dead(target: Path) -> None:
     """Take away a mount whose daemon has died. Raises `ConfigError`: there is none."""
-    if our_mount_at(target) is None:
-        raise ConfigError(f"{target}: not a ucfuse mount; `ucfuse status` lists them")
-    if health_of(target) is not Health.DEAD:
-        raise ConfigError(
-            f"{target}: mounted by another user, or with another XDG_STATE_HOME;"
-            " run this as that user"
-        )
+    if our_mount_at(target) is None or health_of(target) is not Health.DEAD:
+        raise not_ours(target)
     unmount(target, lazy=True)
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 import trio
 
 from ucfuse.budget import MemoryBudget
+from ucfuse.copying.files import LocalTree
 from ucfuse.copying.moving import Mover, Pair
 from ucfuse.copying.tally import Tally
 from ucfuse.copying.trees import File, Page, Tree, Trouble
-from ucfuse.errors import ObjectChanged, VolumeError
+from ucfuse.errors import AccessDenied, ObjectChanged, VolumeError
 
 __all__ = ["CopyJob"]
 
@@ -179,13 +180,20 @@ class CopyJob:
         try:
             await self._mover.move(pair)
         except (VolumeError, OSError) as error:
-            self._fail(pair.file.name, error)
+            self._fail(pair.file.name, error, pair.target)
 
-    def _fail(self, name: str, error: VolumeError | OSError) -> None:
+    def _fail(
+        self, name: str, error: VolumeError | OSError, target_name: str | None = None
+    ) -> None:
+        """Note it by the name of the source, or of the target where its disk says no."""
         log.debug("%s: %s", name, error)
         if isinstance(error, OSError) and error.errno in HOPELESS:
             self._stop.cancel()
-        self.tally.failed(Trouble(self._source.describe(name), _reason_of(error)))
+        if isinstance(error, OSError) and isinstance(self._target, LocalTree):
+            described = self._target.describe(name if target_name is None else target_name)
+        else:
+            described = self._source.describe(name)
+        self.tally.failed(Trouble(described, _reason_of(error)))
 
     # --- what the source lacks -----------------------------------------------------------------
 
@@ -212,4 +220,6 @@ def _reason_of(error: VolumeError | OSError) -> str:
         return (error.strerror or str(error)).lower()
     if isinstance(error, ObjectChanged):
         return f"changed meanwhile ({error.detail}); it was left as it is"
+    if isinstance(error, AccessDenied):
+        return f"{error.detail.rstrip('.')}; see the credentials in use and what they allow"
     return error.detail or type(error).__name__

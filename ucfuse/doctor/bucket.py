@@ -7,6 +7,7 @@ is written and removed.
 import math
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import trio
 
@@ -25,6 +26,8 @@ from ucfuse.volume import Key, ObjectInfo
 __all__ = ["examine_store", "look_at_bucket", "look_at_clock"]
 
 REQUEST_TIMEOUT_S = 10.0
+# For somebody who has pressed Ctrl-C.
+REMOVE_PATIENCE_S = 3.0
 # Stores refuse signatures that are 15 minutes off.
 SKEW_WARNS_S = 60.0
 SKEW_FAILS_S = 840.0
@@ -73,14 +76,19 @@ async def look_at_bucket(store: ObjectStore, source: Source) -> AsyncIterator[Fi
         return
     yield ok("list", str(source))
     key = Key(f"{source.prefix}{PROBE_NAME}{secrets.token_hex(8)}")
-    written = await _try_to_write(store, key)
-    if isinstance(written, Finding):
-        yield written
-        yield await look_at_reading(store, source)
-        return
-    yield ok("write", "an object was written, and will be removed")
-    yield await _read_back(store, written)
-    yield await look_at_conditions(store, written)
+    try:
+        written = await _try_to_write(store, key)
+        if isinstance(written, Finding):
+            yield written
+            yield await look_at_reading(store, source)
+            return
+        yield ok("write", "an object was written, and will be removed")
+        yield await _read_back(store, written)
+        yield await look_at_conditions(store, written)
+    except BaseException:  # Ctrl-C, mostly
+        with trio.move_on_after(REMOVE_PATIENCE_S, shield=True), suppress(StoreError):
+            await store.delete(key)
+        raise
     yield await _remove(store, key)
 
 
@@ -110,8 +118,11 @@ async def _read_back(store: ObjectStore, written: ObjectInfo) -> Finding:
 
 async def look_at_reading(store: ObjectStore, source: Source) -> Finding:
     """Read one byte of an object that is there, if there is one."""
-    with deadline(REQUEST_TIMEOUT_S, source.prefix):
-        page = await store.list_page(source.prefix, delimited=False, max_keys=10)
+    try:
+        with deadline(REQUEST_TIMEOUT_S, source.prefix):
+            page = await store.list_page(source.prefix, delimited=False, max_keys=10)
+    except StoreError as cause:
+        return fail("read", cause.detail or str(cause), "see what the store says")
     found = next((info for info in page.objects if info.size), None)
     if found is None:
         return warn("read", "nothing there to read", "put an object there and try again")

@@ -128,11 +128,8 @@ def look_at_descriptors(machine: Machine) -> Finding:
     """Can the daemon see which descriptors programs of other users still have open?"""
     subject = "other users' /proc/PID/fdinfo"
     try:
-        foreign = [
-            path
-            for path in machine.proc.iterdir()
-            if path.name.isdigit() and path.stat().st_uid != machine.user
-        ]
+        processes = [path for path in machine.proc.iterdir() if path.name.isdigit()]
+        foreign = [path for path in processes if _owner_of(path) not in (None, machine.user)]
     except OSError as error:
         return warn(subject, f"{machine.proc}: {error.strerror}", "mount /proc")
     results = [_is_readable(path / "fdinfo") for path in foreign]
@@ -146,6 +143,13 @@ def look_at_descriptors(machine: Machine) -> Finding:
         " committed at each close",
         "mount as root (with CAP_SYS_PTRACE) where others write",
     )
+
+
+def _owner_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except FileNotFoundError:  # the process has ended meanwhile
+        return None
 
 
 def _is_readable(folder: Path) -> bool:

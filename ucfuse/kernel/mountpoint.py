@@ -83,12 +83,14 @@ def our_mount_at(target: Path) -> MountEntry | None:
 def health_of(target: Path, timeout_s: float = PROBE_TIMEOUT_S) -> Health:
     """Ask a mount for a sign of life, for at most `timeout_s` seconds."""
     command = [sys.executable, "-I", "-S", "-c", PROBE, str(target)]
-    probe = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    probe = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
     try:
         code = probe.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        probe.kill()  # and do not wait: a process that waits for a daemon may not be killable
         return Health.SILENT
+    finally:
+        probe.kill()  # and do not wait: a process that waits for a daemon may not be killable
     return Health.DEAD if code in (errno.ENOTCONN, errno.ECONNABORTED) else Health.ALIVE
 
 

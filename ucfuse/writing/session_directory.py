@@ -63,10 +63,17 @@ class SessionDirectory:
 
 
 def session_directories(parent: Path) -> list[Path]:
-    """Return the directories of all sessions below `parent`, dead and alive, that we may use."""
+    """Return the directories of all sessions below `parent`, dead and alive, that we may use.
+
+    Raises `OSError`: it is there and cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(parent))
+    except FileNotFoundError:
+        return []
     return [
         directory
-        for directory in sorted(parent.glob(f"{PREFIX}*"))
+        for directory in (parent / name for name in names if name.startswith(PREFIX))
         if os.access(directory, os.R_OK | os.W_OK | os.X_OK)  # else another user's
     ]
 
