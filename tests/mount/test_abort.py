@@ -4,7 +4,6 @@ import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -159,12 +158,3 @@ def test_abort_ends_every_one_of_many_that_wait_for_each_other(
     assert all(calls.end_by_abort())
 
     proxy.become(Link.PASSES)
-
-
-def test_abort_of_what_is_no_mount_says_so_in_one_line(
-    scratch: Path, environment: dict[str, str]
-) -> None:
-    done = ucfuse("abort", scratch, environment=environment)
-    assert done.returncode == 1
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "not a ucfuse mount" in done.stderr

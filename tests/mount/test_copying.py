@@ -271,24 +271,3 @@ def test_what_the_store_forbids_is_in_the_list(
     done = ucfuse("cp", "-r", mount.bucket.source, tmp_path / "x", environment=stranger)
     assert failed_with_one_line(done, "see the credentials in use")
     assert not (tmp_path / "x").exists()
-
-
-def test_a_directory_that_we_may_not_write_to_is_one_line(mount: Mount, tmp_path: Path) -> None:
-    mount.bucket.put("f", b"1")
-    target = tmp_path / "locked"
-    target.mkdir(mode=0o500)
-    # Root may write everywhere, so this is root without that right.
-    without = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
-    done = subprocess.run(
-        [
-            *(without if os.geteuid() == 0 else []),
-            *(sys.executable, "-m", "ucfuse", "cp", f"{mount.bucket.source}f", f"{target}/f"),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **mount.environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert failed_with_one_line(done, "no permission to write there")
-    assert os.listdir(target) == []

@@ -266,29 +266,12 @@ def test_mount_point_that_is_not_empty_is_refused(
     assert (empty / "precious").read_bytes() == b"x"
 
 
-def test_mount_point_that_is_missing_or_a_file_is_refused(
-    empty: Path, bucket: Bucket, environment: dict[str, str]
-) -> None:
-    done = ucfuse("mount", bucket.source, empty / "missing", environment=environment)
-    assert_refused(done, empty)
-    assert str(empty / "missing") in done.stderr
-    assert not (empty / "missing").exists()
-    (empty / "file").write_bytes(b"")
-    assert_refused(ucfuse("mount", bucket.source, empty / "file", environment=environment), empty)
-
-
 def test_second_mount_at_the_same_place_is_refused(mount: Mount) -> None:
     done = ucfuse("mount", mount.bucket.source, mount.path, environment=mount.environment)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     (mount.path / "f").write_bytes(b"the first one goes on")
     assert mount.bucket.get("f") == b"the first one goes on"
-
-
-def test_umount_of_what_is_not_mounted_says_so_in_one_line(
-    empty: Path, environment: dict[str, str]
-) -> None:
-    assert_refused(ucfuse("umount", empty, environment=environment), empty)
 
 
 def make_a_volume_below_volumes(path: str) -> None:

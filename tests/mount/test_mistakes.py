@@ -1,16 +1,49 @@
 """Mistakes of the machine and of people: one line says what is wrong and what mends it."""
 
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
 
 import pytest
 
-from .harness import ROOT, Mount, is_mounted, ucfuse
+from tests.servers.identities import READER, credentials_of
+from tests.servers.server import Server
+
+from .conftest import Scopes
+from .harness import ROOT, Mount, Volume, is_mounted, ucfuse
+from .mistakes import (
+    ALL_COMMANDS,
+    Cell,
+    Never,
+    Table,
+    Words,
+    call,
+    cells_of,
+    ended,
+    processes_naming,
+    started,
+)
+from .mistakes_table import (
+    DEAD,
+    LOCKED,
+    NO_MOUNT,
+    NO_PERMISSION,
+    NOT_OURS,
+    READ_ONLY,
+    WRONG_PATH,
+)
+from .test_interrupted import CTRL_C
 from .witness import Bucket
+
+CAP_DAC_READ_SEARCH = 2
 
 # In a mount namespace of its own: a /dev with no fuse in it, or with one that nobody may open.
 DEV_WITHOUT_FUSE = """
@@ -27,7 +60,7 @@ exec "$@"
 
 
 @pytest.fixture
-def places(scratch: Path) -> tuple[Path, Path]:
+def machine(scratch: Path) -> tuple[Path, Path]:
     """A mount point, and a directory that becomes /dev."""
     if os.geteuid() != 0:
         pytest.skip("only root makes a /dev without fuse")
@@ -53,10 +86,10 @@ def ucfuse_without_fuse(
 
 
 def test_a_missing_fuse_device_is_one_line_with_the_mend(
-    places: tuple[Path, Path], environment: dict[str, str]
+    machine: tuple[Path, Path], environment: dict[str, str]
 ) -> None:
     """README, When something goes wrong: `/dev/fuse: missing`."""
-    mountpoint, dev = places
+    mountpoint, dev = machine
 
     done = ucfuse_without_fuse("mount", "memory:", mountpoint, dev=dev, environment=environment)
 
@@ -64,16 +97,11 @@ def test_a_missing_fuse_device_is_one_line_with_the_mend(
     assert not is_mounted(mountpoint)
 
 
-def test_doctor_says_so_too(places: tuple[Path, Path], environment: dict[str, str]) -> None:
-    done = ucfuse_without_fuse("doctor", dev=places[1], environment=environment)
+def test_doctor_says_so_too(machine: tuple[Path, Path], environment: dict[str, str]) -> None:
+    done = ucfuse_without_fuse("doctor", dev=machine[1], environment=environment)
 
     assert done.returncode == 1
     assert "fail  /dev/fuse: missing; run `modprobe fuse`" in done.stdout
-
-
-# The same mistakes with every command: one line that names the thing, an exit code, nothing done.
-
-NEVER_MOUNTED = "/no/such/place"
 
 
 def one_line(done: "subprocess.CompletedProcess[str]") -> str:
@@ -83,98 +111,185 @@ def one_line(done: "subprocess.CompletedProcess[str]") -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("mount", "memory:", NEVER_MOUNTED), "mkdir -p /no/such/place"),
-        (("umount", NEVER_MOUNTED), "`ucfuse status` lists them"),
-        (("umount", "--lazy", "/"), "`ucfuse status` lists them"),
-        (("abort", NEVER_MOUNTED), "`ucfuse status` lists them"),
-        (("status", "--file", NEVER_MOUNTED), "No such file or directory"),
-        (("status", "--file", "/"), "`ucfuse status` lists them"),
-        (("recover", "discard", "nothing"), "see `ucfuse recover list`"),
-        (("recover", "--state-dir", NEVER_MOUNTED, "list"), "no such directory"),
-        (("cp", NEVER_MOUNTED, "s3://mounts/x"), "no such file or directory"),
-        (("sync", "/etc/hostname", "s3://mounts/x"), "copy a file with `cp`"),
-    ],
-)
-def test_a_wrong_place_is_one_line(
-    environment: dict[str, str], whole_bucket: Bucket, arguments: tuple[str, ...], words: str
-) -> None:
-    assert words in one_line(ucfuse(*arguments, environment=environment))
-    assert not whole_bucket.has("x")
-
-
-def test_a_dead_daemon_is_one_line_with_both_mends(mount: Mount, tmp_path: Path) -> None:
-    mount.kill()
-    (tmp_path / "f").write_bytes(b"x")
-    inside = mount.path / "f"
-    for arguments in (
-        ("abort", mount.path),
-        ("cp", tmp_path / "f", inside),
-        ("cp", "-r", mount.path, tmp_path / "copy"),
-        ("sync", mount.path, tmp_path / "copy"),
-    ):
-        line = one_line(ucfuse(*arguments, environment=mount.environment))
-        assert f"mount it again, or run `ucfuse umount {mount.path}`" in line
-    line = one_line(ucfuse("status", "--file", inside, environment=mount.environment))
-    assert "`ucfuse status` names it" in line
-    status = ucfuse("status", environment=mount.environment)
-    assert status.returncode == 1
-    assert f"run `ucfuse umount {mount.path}`" in status.stdout
-    assert sorted(os.listdir(tmp_path)) == ["f"]
-
-    assert ucfuse("umount", mount.path, environment=mount.environment).returncode == 0
-    assert not is_mounted(mount.path)
-
-
 def test_a_daemon_that_hangs_is_named_in_one_line(mount: Mount, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     os.kill(mount.pid, signal.SIGSTOP)
+    words = Words(f"`kill -9 {mount.pid}`")
     try:
-        for arguments in (("abort", mount.path), ("cp", tmp_path / "f", mount.path / "f")):
-            line = one_line(ucfuse(*arguments, environment=mount.environment))
-            assert f"`kill -9 {mount.pid}`" in line
+        with ExitStack() as stack:  # all at once: each waits for five seconds
+            for arguments in (
+                ("abort", mount.path),
+                ("cp", tmp_path / "f", mount.path / "f"),
+                ("status", "--file", mount.path / "f"),
+            ):
+                line = [sys.executable, "-m", "ucfuse", *arguments]
+                process = stack.enter_context(started(line, mount.environment))
+                stack.callback(lambda process=process: words.check(ended(process)))
     finally:
         os.kill(mount.pid, signal.SIGCONT)
 
 
+# --- the table ------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("mistake", "table"),
     [
-        ("doctor", "s3://mounts"),
-        ("cp", "s3://mounts/f", "{tmp}"),
-        ("mount", "s3://mounts", "{tmp}"),
+        ("wrong path", WRONG_PATH),
+        ("no mount", NO_MOUNT),
+        ("dead daemon", DEAD),
+        ("no permission", NO_PERMISSION),
+        ("Ctrl-C", CTRL_C),
     ],
 )
-def test_ctrl_c_is_one_line_and_leaves_nothing(
-    environment: dict[str, str], tmp_path: Path, arguments: tuple[str, ...]
+def test_the_table_has_a_cell_or_a_reason_for_every_command(mistake: str, table: Table) -> None:
+    missing = set(ALL_COMMANDS) - set(table)
+    assert not missing, f"{mistake}: no test, and no reason why it cannot happen"
+    assert all(cells.reason if isinstance(cells, Never) else cells for cells in table.values())
+
+
+class Try(Protocol):
+    """Make the mistake of a cell, as `who` says it; the cell's words must be what is said."""
+
+    def __call__(
+        self,
+        command: str,
+        cell: Cell,
+        who: Sequence[str] = ...,
+        *,
+        over: Mapping[str, str] = ...,
+        theirs: Path | None = ...,
+    ) -> None: ...
+
+
+# --- its cells ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dead(scratch: Path, environment: dict[str, str], scopes: Scopes) -> Iterator[Mount]:
+    """A mount whose daemon was killed while a file was made. Nothing else is mounted."""
+    place, work = scopes.fresh(), Path(tempfile.mkdtemp(dir=scratch))
+    home = {"XDG_STATE_HOME": str(work / "home")}
+    mount = Mount(place, work, {**environment, **scopes.environment(place), **home})
+    mount.start()
+    os.open(mount.path / "f", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    mount.kill()
+    yield mount
+    mount.close()
+
+
+@pytest.fixture(scope="module")
+def places(dead: Mount, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What the cells name: places of each test's own are added to it."""
+    top = tmp_path_factory.mktemp("places")
+    (top / "secret").touch(mode=0)
+    for name in ("locked", "home/ucfuse/run", "home/ucfuse/staging"):
+        (top / name).mkdir(parents=True)
+        (top / name).chmod(0)
+    done = ucfuse(
+        *("recover", "--state-dir", dead.state_dir, "list", "--json"),
+        environment=dead.environment,
+    )
+    (kept,) = json.loads(done.stdout)
+    return {
+        "secret": top / "secret",
+        "locked": top / "locked",
+        "unreadable": top / "home",
+        "dead": dead.path,
+        "state": dead.state_dir,
+        "kept": kept["name"],
+        "source": dead.bucket.source,
+    }
+
+
+@pytest.fixture
+def tried(
+    environment: dict[str, str], places: dict[str, object], whole_bucket: Bucket, tmp_path: Path
+) -> Iterator[Try]:
+    """Make a mistake; in the end nothing must have come of it."""
+    local = tmp_path / "local"
+    for name in ("mnt", "full"):
+        (local / name).mkdir(parents=True)
+    for name in ("file", "full/f"):
+        (local / name).write_bytes(b"x")
+    whole_bucket.put("there/f", b"x")
+    before = whole_bucket.names()
+
+    def make(
+        command: str,
+        cell: Cell,
+        who: Sequence[str] = (),
+        *,
+        over: Mapping[str, str] = MappingProxyType({}),
+        theirs: Path | None = None,
+    ) -> None:
+        known = {**places, "tmp": local, "theirs": theirs}
+        home = {"XDG_STATE_HOME": str(tmp_path / "home")}
+        given = {**environment, **home, **over, **cell.environment(known)}
+        cell.words.check(call([*who, *cell.line(command, known)], given), known)
+
+    yield make
+    assert sorted(os.listdir(local)) == ["file", "full", "mnt"]
+    assert not is_mounted(local / "mnt")
+    assert not list(processes_naming(tmp_path))
+    assert whole_bucket.names() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "cell"), cells_of("wrong-path", WRONG_PATH) + cells_of("no-mount", NO_MOUNT)
+)
+def test_what_is_not_there(tried: Try, command: str, cell: Cell) -> None:
+    tried(command, cell)
+
+
+@pytest.mark.parametrize(("command", "cell"), cells_of("dead-daemon", DEAD))
+def test_a_dead_daemon(tried: Try, dead: Mount, command: str, cell: Cell) -> None:
+    tried(command, cell, over=dead.environment)
+    assert is_mounted(dead.path)
+
+
+@pytest.mark.parametrize(("command", "cell"), cells_of("no-permission", NOT_OURS))
+def test_a_mount_of_another_user(volume: Volume, tried: Try, command: str, cell: Cell) -> None:
+    tried(command, cell, another_user(), theirs=volume.mount.path)
+    assert volume.mount.is_alive()
+    assert os.listdir(volume.path) == []
+
+
+@pytest.mark.parametrize(("command", "cell"), cells_of("no-permission", LOCKED))
+def test_what_one_may_not_use(tried: Try, command: str, cell: Cell) -> None:
+    tried(command, cell, without_the_rights_of_root())
+
+
+@pytest.mark.parametrize(("command", "cell"), cells_of("no-permission", READ_ONLY))
+def test_a_store_that_one_may_only_read(
+    server: Server, dead: Mount, tried: Try, command: str, cell: Cell
 ) -> None:
-    """A store that never answers holds the command up until it is interrupted."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "ucfuse"),
-                *(argument.format(tmp=tmp_path) for argument in arguments),
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                **environment,
-                "AWS_ENDPOINT_URL": url,
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        connection, _ = silent.accept()
-        process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=30)
-        connection.close()
-    assert process.returncode == 130, complaints
-    assert "interrupted" in complaints
-    assert len(complaints.splitlines()) == 1, complaints
-    assert not is_mounted(tmp_path)
-    assert os.listdir(tmp_path) == []
+    if server.name != "seaweedfs":
+        pytest.skip(f"{server.name}: a server of somebody else does not know our identities")
+    tried(command, cell, over={**dead.environment, **credentials_of(READER)})
+
+
+def another_user() -> list[str]:
+    """Return what makes a command run as somebody else, or as ourselves if we are not root.
+
+    He may read everything, or he could not read Python and ucfuse where they are root's alone.
+    """
+    if not may_read_everything():
+        return []
+    reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]
+
+
+def may_read_everything() -> bool:
+    """Say whether we are root and have the right that we want to pass on; containers may not."""
+    status = Path("/proc/self/status").read_text()
+    rights = next(line for line in status.splitlines() if line.startswith("CapBnd:"))
+    return os.geteuid() == 0 and bool(int(rights.split()[1], 16) & 1 << CAP_DAC_READ_SEARCH)
+
+
+def without_the_rights_of_root() -> list[str]:
+    """Return what makes modes count: root may read and write whatever they say."""
+    if os.geteuid() != 0:
+        return []
+    rights = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
