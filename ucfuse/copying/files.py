@@ -6,8 +6,7 @@ what it need not do again. Until then it has no name at all, so a kill leaves no
 
 Links are never followed below the root: nothing is written or removed outside of it.
 
-Concurrency: the disk is waited for in worker threads. To create a small file can take as long as to
-fetch it.
+Concurrency: `DiskWork` waits for the disk, in worker threads unless that costs more than the work.
 """
 
 import errno
@@ -15,14 +14,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import trio
-
+from ucfuse.copying.disk_work import DiskWork
 from ucfuse.copying.trees import File, Page, Trouble
 from ucfuse.errors import ObjectChanged
 from ucfuse.store.api import Buffer, Bytes
@@ -31,12 +28,8 @@ from ucfuse.writing.parts import Part
 
 __all__ = ["LocalTree", "recorded_etag"]
 
-T = TypeVar("T")
-
 ETAG_ATTRIBUTE = "user.ucfuse.etag"
 PART_BYTES = 8 * MiB
-# Reading from a disk scales with some threads; the page cache needs no more.
-MOST_THREADS = 8
 
 # How file systems say that they have no nameless files.
 NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
@@ -49,7 +42,7 @@ class LocalTree:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._threads = trio.CapacityLimiter(MOST_THREADS)
+        self._disk = DiskWork()
 
     def describe(self, name: str) -> str:
         return str(self.path(name))
@@ -58,7 +51,7 @@ class LocalTree:
         return self._root / name
 
     async def pages(self, directory: str) -> AsyncIterator[Page]:
-        yield await self._run(partial(self._page, directory))
+        yield await self._disk.run(partial(self._page, directory))
 
     def _page(self, directory: str) -> Page:
         page = Page()
@@ -95,7 +88,7 @@ class LocalTree:
         return _file(name, found) if stat.S_ISREG(found.st_mode) else None
 
     async def read(self, file: File, start: int, stop: int) -> Bytes:
-        return await self._run(partial(self._read, file, start, stop))
+        return await self._disk.run(partial(self._read, file, start, stop), stop - start)
 
     def _read(self, file: File, start: int, stop: int) -> bytes:
         with open(self.path(file.name), "rb", buffering=0) as opened:
@@ -110,10 +103,10 @@ class LocalTree:
         return None
 
     async def put(self, name: str, file: File, body: Buffer, present: File | None) -> None:
-        await self._run(partial(self._put, name, file, body, present))
+        await self._disk.run(partial(self._put, name, file, body, present), len(body))
 
     def _put(self, name: str, file: File, body: Buffer, present: File | None) -> None:
-        draft = _Draft(self.path(name), file, present, self._threads)
+        draft = _Draft(self.path(name), file, present, self._disk)
         try:
             draft.write_at(0, body)
             draft.publish()
@@ -121,7 +114,7 @@ class LocalTree:
             draft.close()
 
     def draft(self, name: str, file: File, present: File | None) -> "_Draft":
-        return _Draft(self.path(name), file, present, self._threads)
+        return _Draft(self.path(name), file, present, self._disk)
 
     def parts(self, size: int) -> Sequence[Part]:
         starts = range(0, size, PART_BYTES)
@@ -139,15 +132,12 @@ class LocalTree:
 
     async def remove(self, entry: File | str) -> None:
         if isinstance(entry, str) and entry.endswith("/"):
-            await self._run(partial(shutil.rmtree, self.path(entry)))
+            await self._disk.run(partial(shutil.rmtree, self.path(entry)))
             return
         path = self.path(entry if isinstance(entry, str) else entry.name)
         if isinstance(entry, File):
             _require(path, entry)
         path.unlink()
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._threads)
 
 
 def recorded_etag(path: Path) -> ETag | None:
@@ -161,13 +151,11 @@ def recorded_etag(path: Path) -> ETag | None:
 class _Draft:
     """A file without a name, or where the disk has no such, with one that nobody asks for."""
 
-    def __init__(
-        self, target: Path, file: File, present: File | None, threads: trio.CapacityLimiter
-    ) -> None:
+    def __init__(self, target: Path, file: File, present: File | None, disk: DiskWork) -> None:
         self._target = target
         self._file = file
         self._present = present
-        self._threads = threads
+        self._disk = disk
         self._name: Path | None = None
         try:
             self._fd = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
@@ -178,7 +166,7 @@ class _Draft:
             self._fd = os.open(self._name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
 
     async def write(self, part: Part, body: Buffer) -> None:
-        await trio.to_thread.run_sync(self.write_at, part.start, body, limiter=self._threads)
+        await self._disk.run(partial(self.write_at, part.start, body))
 
     def write_at(self, offset: int, body: Buffer) -> None:
         view = memoryview(body)
@@ -187,7 +175,7 @@ class _Draft:
             view, offset = view[written:], offset + written
 
     async def finish(self) -> None:
-        await trio.to_thread.run_sync(self.publish, limiter=self._threads)
+        await self._disk.run(self.publish)
         self.close()
 
     async def abort(self) -> None:
