@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One process: torch.save and torch.load straight to and from a volume.
 
-python examples/checkpoint_torch_save.py /Volumes/main/default/demo/checkpoints
+python examples/checkpoint_torch_save.py /Volumes/main/default/demo/single
 """
 
 import os

@@ -2,7 +2,7 @@
 """Several ranks: rank 0 saves with torch.save, all ranks meet, all ranks load.
 
 torchrun --standalone --nproc-per-node=2 \
-    examples/checkpoint_torchrun.py /Volumes/main/default/demo/checkpoints
+    examples/checkpoint_torchrun.py /Volumes/main/default/demo/ranks
 """
 
 import os

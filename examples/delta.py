@@ -3,7 +3,7 @@
 
 python examples/delta.py /Volumes/main/default/demo/delta
 
-Needs `pip install "ucfuse[examples]"`. With these options commits are renames, which are safe with
+Needs the extra `examples`. With these options commits are renames, which are safe with
 one writer at a time. On a mount with `--hardlinks copy` leave the options out: then commits are
 links, of which the store lets one win, and any number of writers on any number of hosts are safe.
 """

@@ -3,7 +3,7 @@
 
 python examples/spark.py /Volumes/main/default/demo/spark
 
-Needs Java 17 or newer and `pip install "ucfuse[examples]"`. Prints the fingerprint of the dataset,
+Needs Java 17 or newer and the extra `examples`. Prints the fingerprint of the dataset,
 which stays the same as long as the files do.
 """
 

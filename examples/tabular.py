@@ -3,7 +3,7 @@
 
 python examples/tabular.py /Volumes/main/default/demo/tables
 
-Needs `pip install "ucfuse[examples]"`.
+Needs the extra `examples`.
 """
 
 import glob

@@ -3,7 +3,8 @@
 
     train_images.py DIRECTORY [--epochs 2] [--workers 2] [--state FILE]
 
-The label of an image is the directory that it lies in. Needs `pip install "ucfuse[data]" pillow`.
+The label of an image is the directory that it lies in: DIRECTORY/cats/1.png is one of `cats`. Needs
+the extra `data`, and pillow.
 With --state, training goes on where that file says, in mid-epoch too, and writes it after every
 batch. Under torchrun every rank trains on its share of the files.
 """
@@ -42,6 +43,8 @@ class Training:
 
     def __init__(self, directory: str, workers: int) -> None:
         self.classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+        if not self.classes:
+            raise SystemExit(f"{directory}: has no directory for a class; put images into some")
         self.model = torch.nn.Sequential(
             torch.nn.Flatten(), torch.nn.Linear(3 * SIDE**2, len(self.classes))
         )
