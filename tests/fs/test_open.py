@@ -12,7 +12,9 @@ from tests.fs.kernel import Kernel, bytes_in, intent
 from tests.fs.stores import ScriptedStore
 from ucfuse.errors import NotFound, ObjectChanged, StaleName, StoreUnavailable
 from ucfuse.fs.filesystem import VolumeFilesystem
+from ucfuse.fs.repeats import BEAT_S
 from ucfuse.metrics import Metrics
+from ucfuse.names.tickets import LIFETIME_S
 from ucfuse.store.memory import MemoryStore
 from ucfuse.volume import Key, MiB
 
@@ -219,6 +221,27 @@ async def test_a_repeat_opens_what_the_first_try_found_though_it_was_renamed_ove
 
     assert await program.read_open(handle) == b"22"
     assert await other.read_file("x") == b"333"
+    await program.close(handle)
+
+
+async def test_a_repeat_opens_though_this_process_stood_still_since_the_first_try(
+    fs: VolumeFilesystem, program: Kernel, other: Kernel, memory: MemoryStore, clock: MockClock
+) -> None:
+    """Stopped, suspended or starved: the repeat waited in the queue all the time."""
+    await memory.put(X, b"1")
+    old = (await program.lookup("x")).number
+    await memory.put(X, b"22")
+    with pytest.raises(StaleName):
+        await fs.open(old, intent("r"), program.caller())
+
+    clock.jump(30)
+    await trio.testing.wait_all_tasks_blocked()
+    await memory.put(X, b"333")
+    assert await other.read_file("x") == b"333"
+
+    number = (await program.walk("x")).number
+    handle = await fs.open(number, intent("r"), program.caller())
+    assert await program.read_open(handle) == b"22"
     await program.close(handle)
 
 
@@ -489,6 +512,26 @@ async def test_tickets_leave_nothing_pinned(
 
     assert (file.pins, found.pins) == (0, 0)  # type: ignore[union-attr]
     assert math.isfinite(file.detached_at)
+
+
+async def test_a_ticket_that_nobody_comes_for_ends_by_itself(
+    fs: VolumeFilesystem, program: Kernel, memory: MemoryStore, clock: MockClock
+) -> None:
+    """Its thread was killed in the middle of the open."""
+    await memory.put(X, b"old")
+    number = (await program.lookup("x")).number
+    file = fs._superblock.inodes.file(number)
+    await memory.put(X, b"newer")
+    with pytest.raises(StaleName):
+        await fs.open(number, intent("r"), program.caller())
+    assert file.pins == 1
+
+    for _ in range(math.ceil(LIFETIME_S / BEAT_S) + 1):
+        await trio.testing.wait_all_tasks_blocked()
+        clock.jump(BEAT_S)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert file.pins == 0
 
 
 async def test_a_truncating_open_of_an_inode_that_loses_its_name_again_is_no_error(

@@ -1,8 +1,10 @@
 """Consistency: an open sees the newest committed version, and a read never mixes two versions."""
 
 import errno
+import itertools
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -144,7 +146,8 @@ def test_last_writer_of_a_replacement_wins(volume: Volume) -> None:
 
 
 def read_in_a_storm(path: str, floor_path: str, seconds: str, readers: str) -> None:
-    """Open and read again and again; report what no reader may ever see."""
+    """Open and read again and again, for so long and until there were enough opens and versions;
+    report what no reader may ever see."""
     import json
     import mmap
     import sys
@@ -157,8 +160,12 @@ def read_in_a_storm(path: str, floor_path: str, seconds: str, readers: str) -> N
     lock = threading.Lock()
     end_at = time.monotonic() + float(seconds)
 
+    def goes_on() -> bool:
+        enough = report["opens"] > 100 and int.from_bytes(floor[:8], "little") > 50
+        return not enough or time.monotonic() < end_at
+
     def read() -> None:
-        while time.monotonic() < end_at:
+        while goes_on():
             committed = int.from_bytes(floor[:8], "little")
             seen, error = b"", ""
             try:
@@ -187,39 +194,37 @@ def read_in_a_storm(path: str, floor_path: str, seconds: str, readers: str) -> N
 
 
 @contextmanager
-def overwriting(place: Bucket, name: str, floor_path: Path) -> Iterator[list[int]]:
+def overwriting(place: Bucket, name: str, floor_path: Path) -> Iterator[None]:
     """Put a new version again and again; the floor file tells the last one that was answered."""
     place.put(name, version(0))
     floor_path.write_bytes(bytes(8))
-    stop, numbers = threading.Event(), [0]
+    stop = threading.Event()
 
     def put() -> None:
         with open(floor_path, "r+b", buffering=0) as floor:
-            while not stop.is_set():
-                number = numbers[-1] + 1
+            for number in itertools.count(1):
+                if stop.is_set():
+                    return
                 place.put(name, version(number))
                 os.pwrite(floor.fileno(), number.to_bytes(8, "little"), 0)
-                numbers.append(number)
 
     thread = threading.Thread(target=put)
     thread.start()
     try:
-        yield numbers
+        yield
     finally:
         stop.set()
         thread.join()
 
 
 def assert_clean_storm(place: Bucket, path: Path, floor_path: Path) -> None:
-    with overwriting(place, path.name, floor_path) as numbers:
+    with overwriting(place, path.name, floor_path):
         program = start_python(read_in_a_storm, path, floor_path, f"{STORM_S}", f"{READERS}")
         with program:
             assert program.hear() == "reading"
             report = json.loads(program.hear(STORM_S + 60))
     assert report["errors"] == [], report
     assert (report["mixed"], report["old"]) == (0, 0), report
-    assert report["opens"] > 100, report
-    assert len(numbers) > 50, "too few versions for a storm"
 
 
 @pytest.mark.promise("P2")
@@ -228,6 +233,30 @@ def test_readers_in_a_storm_of_versions_get_whole_and_new_ones(
 ) -> None:
     mount.bucket.put("a/b/f", b"")
     assert_clean_storm(mount.bucket.below("a/b"), mount.path / "a/b/f", tmp_path / "floor")
+
+
+@pytest.mark.promise("P2")
+def test_readers_in_a_storm_go_on_where_a_daemon_that_stood_still_goes_on(
+    mount: Mount, tmp_path: Path
+) -> None:
+    """A machine that was suspended, or is short of time: opens are repeated long after they were
+    begun, and the versions of before have gone."""
+    mount.bucket.put("a/b/f", b"")
+    path, floor_path = mount.path / "a/b/f", tmp_path / "floor"
+    with (
+        overwriting(mount.bucket.below("a/b"), "f", floor_path),
+        start_python(read_in_a_storm, path, floor_path, f"{STORM_S}", f"{READERS}") as program,
+    ):
+        assert program.hear() == "reading"
+        end_at = time.monotonic() + STORM_S
+        while time.monotonic() < end_at:
+            os.kill(mount.pid, signal.SIGSTOP)
+            time.sleep(1.2)  # longer than the kernel is given to repeat an open
+            os.kill(mount.pid, signal.SIGCONT)
+            time.sleep(0.3)
+        report = json.loads(program.hear(STORM_S + 60))
+    assert report["errors"] == [], report
+    assert (report["mixed"], report["old"]) == (0, 0), report
 
 
 @pytest.mark.promise("P3")
@@ -241,7 +270,7 @@ def test_readers_in_a_storm_from_another_mount_get_whole_and_new_ones(
     with start_python(read_in_a_storm, reader.path / "f", floor_path, "2.0", "4") as program:
         assert program.hear() == "reading"
         number, end_at = 0, time.monotonic() + 2
-        while time.monotonic() < end_at:
+        while number <= 50 or time.monotonic() < end_at:  # the readers want as many
             number += 1
             (writer.path / "f").write_bytes(version(number))
             floor_path.open("r+b").write(number.to_bytes(8, "little"))

@@ -3,7 +3,11 @@
 `validation` refuses the first try and issues the ticket; `kernel_lookups` looks here for the
 lookups of the repeat, and `filesystem` says what else the thread does, which ends it.
 
-Concurrency: trio loop only, every method is atomic.
+The time of tickets is what this process has lived through, not what has passed: one that was
+stopped, suspended or starved for seconds finds the repeats of before in its queue.
+
+Concurrency: trio loop only, every method is atomic. While there are tickets, one task of the
+service nursery tells the time.
 """
 
 from collections.abc import Iterator
@@ -19,22 +23,64 @@ from ucfuse.volume import Key
 
 __all__ = ["Repeats"]
 
+# A beat that comes late counts as one that came in time.
+BEAT_S = 0.05
+
 
 class Repeats:
     """Opens under way again. Owner of what the tickets keep pinned."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._lived_s = 0.0
+        self._beats = False
+
+    def issue(
+        self,
+        thread: int,
+        key: Key,
+        arrived_at: float,
+        refused: File,
+        found: File | None,
+        *,
+        is_absent: bool,
+        has_bytes: bool,
+    ) -> None:
+        """Let the kernel's repeat of an open that is now refused count as arrived at that time."""
+        for file in (refused, found):
+            if file is not None:
+                self._services.contents.pin(file)
+        self._services.tickets.issue(
+            thread,
+            key,
+            arrived_at,
+            refused,
+            found,
+            is_absent=is_absent,
+            has_bytes=has_bytes,
+            now=self._lived_s,
+        )
+        if not self._beats:
+            self._beats = True
+            self._services.nursery.start_soon(self._beat)
+
+    async def _beat(self) -> None:
+        """Tell the time until there are no tickets."""
+        try:
+            while not self._services.tickets.is_empty:
+                await trio.sleep(BEAT_S)
+                self._lived_s += BEAT_S
+                self._expire()
+        finally:
+            self._beats = False
 
     def ticket(self, caller: Caller, key: Key) -> Ticket | None:
         """Return the ticket by which a lookup of this name is answered from memory."""
-        self._expire()
-        return self._services.tickets.find(caller.thread, key, trio.current_time())
+        return self._services.tickets.find(caller.thread, key, self._lived_s)
 
     def trusts(self, caller: Caller, directory_key: Key) -> bool:
         """Whether the lookup of a directory belongs to an open that is being repeated."""
-        now = trio.current_time()
-        return self._services.tickets.leads_through(caller.thread, directory_key, now)
+        return self._services.tickets.leads_through(caller.thread, directory_key, self._lived_s)
 
     @contextmanager
     def names_change(self, *directories: Directory) -> Iterator[None]:
@@ -46,7 +92,7 @@ class Repeats:
             yield
         finally:
             for key in keys:
-                self._services.tickets.unlock(key, trio.current_time())
+                self._services.tickets.unlock(key, self._lived_s)
 
     def promised(self, ticket: Ticket | None, directory: Directory, name: str) -> File | None:
         """Return the inode that an open found, if its bytes are at hand by that alone.
@@ -64,7 +110,7 @@ class Repeats:
 
     def take_ticket(self, caller: Caller, key: Key) -> Ticket | None:
         """End and return the ticket of an open or create that comes again."""
-        ticket = self._services.tickets.take(caller.thread, key, trio.current_time())
+        ticket = self._services.tickets.take(caller.thread, key, self._lived_s)
         if ticket is not None:
             self._unpin(ticket)
         return ticket
@@ -80,7 +126,7 @@ class Repeats:
 
     def _expire(self, *, everything: bool = False) -> None:
         tickets = self._services.tickets
-        for ticket in tickets.expire(trio.current_time(), everything=everything):
+        for ticket in tickets.expire(self._lived_s, everything=everything):
             self._unpin(ticket)
 
     def _unpin(self, ticket: Ticket) -> None:

@@ -101,12 +101,8 @@ class Validation:
     def _refuse(
         self, file: File, thread: int, key: Key, arrived_at: float, *, has_bytes: bool
     ) -> None:
-        services = self._services
-        found = services.superblock.known(file.parent, file.name)
-        for each in (file, found):
-            if isinstance(each, File):
-                services.contents.pin(each)
-        services.tickets.issue(
+        found = self._services.superblock.known(file.parent, file.name)
+        self._repeats.issue(
             thread,
             key,
             arrived_at,
@@ -114,7 +110,6 @@ class Validation:
             found if isinstance(found, File) else None,
             is_absent=found is None and file.absent_at >= arrived_at,
             has_bytes=has_bytes,
-            now=trio.current_time(),
         )
         raise StaleName(key, "the name means another version by now")
 

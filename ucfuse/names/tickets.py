@@ -10,7 +10,8 @@ does not count.
 
 In another pid namespace all threads look the same (0): the first open of the name takes a ticket.
 
-`fs` is the only user. Concurrency: trio loop only, every method is atomic. The clock is passed in.
+`fs` is the only user. Concurrency: trio loop only, every method is atomic. The clock is passed in;
+it stands still while the daemon does.
 """
 
 from collections import Counter, deque
@@ -21,8 +22,8 @@ from ucfuse.volume import DIRECTORY_SUFFIX
 
 __all__ = ["Ticket", "Tickets"]
 
-# The kernel repeats at once; a second covers a machine under load. Longer would let a later open
-# of the same thread count as arrived too early.
+# The kernel repeats at once; a second, in which this process runs, covers a machine under load.
+# Longer would let a later open of the same thread count as arrived too early.
 LIFETIME_S = 1.0
 
 # Whatever happens in its directory, a ticket ends: a rename that takes longer is very rare.
@@ -61,6 +62,11 @@ class Tickets:
         self._by_thread: dict[int, list[Ticket]] = {}
         self._in_order: deque[Ticket] = deque()
         self._locked: Counter[str] = Counter()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every ticket has been returned."""
+        return not self._by_thread
 
     def lock(self, directory_key: str) -> None:
         """Note that a change of names begins in a directory: lookups in it wait for its end."""
