@@ -60,6 +60,7 @@ def test_name_that_is_not_utf8_is_eilseq(volume: Volume) -> None:
         os.open(bytes(volume.path) + b"/\xff\xfe", os.O_WRONLY | os.O_CREAT, 0o644)
     with fails_with(errno.EILSEQ):
         os.mkdir(bytes(volume.path) + b"/\xff")
+    assert os.listdir(volume.path) == []
 
 
 @pytest.mark.promise("P29")
@@ -92,6 +93,7 @@ def test_key_over_1024_bytes_is_too_long(volume: Volume) -> None:
         (directory / ("e" * 240)).write_bytes(b"x")
     with fails_with(errno.ENAMETOOLONG):
         (directory / ("e" * 240)).mkdir()
+    assert os.listdir(directory) == []
 
 
 @pytest.mark.promise("P34")
@@ -121,6 +123,8 @@ def test_extended_attributes_are_not_supported(volume: Volume) -> None:
     (volume.path / "f").write_bytes(b"x")
     with fails_with(errno.EOPNOTSUPP):
         os.getxattr(volume.path / "f", "user.anything")
+    with fails_with(errno.EOPNOTSUPP):
+        os.listxattr(volume.path / "f")
 
 
 def test_inode_numbers_outlive_the_kernels_memory(mount: Mount) -> None:

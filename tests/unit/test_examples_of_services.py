@@ -54,7 +54,12 @@ def test_the_unit_calls_our_commands_as_they_are() -> None:
 
 def test_kubernetes_takes_the_pod(pod: Any) -> None:
     """README, Kubernetes."""
-    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    version = kubernetes_validate.latest_version()
+    kubernetes_validate.validate(pod, version, strict=True)
+
+    pod["spec"]["containers"][0]["volumeMounts"][0]["mountPropagations"] = "Bidirectional"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, version, strict=True)
 
 
 def test_the_mount_reaches_the_other_containers_of_the_pod(pod: Any) -> None:

@@ -50,6 +50,7 @@ CREDENTIALS_PATHS = ("/2.1/unity-catalog", "/2.0/unity-catalog")
 PAGE_SIZE = 100
 # How long a question goes on if whoever asked it waits no longer.
 MOST_PATIENCE_S = 60.0
+CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ async def connected(
     try:
         yield UnityCatalog(client, store, nursery, ttl_s=ttl_s)
     finally:
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(CLOSE_TIMEOUT_S, shield=True):  # TLS says good-bye
             await client.aclose()
 
 
