@@ -4,8 +4,10 @@ The file is held by a descriptor that opens nothing, so its inode stays while th
 Another process holds it: a daemon that hangs would not let this one go, not even by Ctrl-C.
 """
 
+import errno
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,9 @@ from ucfuse.registry import MountRecord, find_record, list_records
 from ucfuse.units import duration_text, size_text
 
 __all__ = ["show"]
+
+# A mount gives a lookup up by itself before (`--metadata-timeout`, unless that is set longer).
+HOLD_TIMEOUT_S = 60.0
 
 # Exits with the errno: texts of error messages are not for programs. Ends with its standard input.
 HOLDER = """import os, sys
@@ -62,7 +67,7 @@ def _require_answers(runtime_dir: Path, path: Path) -> None:
 
 @contextmanager
 def _held(path: Path) -> Iterator[tuple[int, Path]]:
-    """Yield inode number and path without symbolic links."""
+    """Yield inode number and path without symbolic links. Raises `OSError`."""
     holder = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", HOLDER, str(path)],
         stdin=subprocess.PIPE,
@@ -72,6 +77,8 @@ def _held(path: Path) -> Iterator[tuple[int, Path]]:
     )
     try:
         assert holder.stdout is not None
+        if not select.select([holder.stdout], [], [], HOLD_TIMEOUT_S)[0]:
+            raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", str(path))
         number, _, real_path = holder.stdout.read().partition(b" ")
         if not real_path:
             code = holder.wait()
