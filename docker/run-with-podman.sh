@@ -147,6 +147,10 @@ wait_until_healthy() {
 }
 
 take_down() {
+    local left
+    # `compose down` knows only services: what `compose run` started goes on if a signal ends us.
+    mapfile -t left < <(podman ps -aq --filter label=io.podman.compose.project=ucfuse)
+    [ "${#left[@]}" = 0 ] || podman rm -f -t 10 "${left[@]}" >/dev/null 2>&1 || true
     compose down -v >/dev/null 2>&1 || true
     umount -l "$UCFUSE_VOLUMES" 2>/dev/null || true
 }

@@ -5,6 +5,7 @@ skipped; where the environment says CI=true, a skip is a failure.
 """
 
 import os
+import signal
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -23,6 +24,12 @@ IN_CI = os.environ.get("CI") == "true"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,7 +27,7 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def patient_mount(mount_volume: MountVolume, proxy: FaultProxy) -> MountThrough:
+def patient_mount(proxy: FaultProxy, mount_volume: MountVolume) -> MountThrough:
     over = {"AWS_ENDPOINT_URL": proxy.url}
     return lambda *options: mount_volume(*PATIENT, *options, over=over)
 
