@@ -40,22 +40,18 @@ fi
 # pytest ends with 5 where an option like -k left a group without tests.
 NO_TESTS=5
 
-# run_groups GROUP...: all in one process.
-run_groups() {
-    echo "== $*"
-    python -m pytest "${@/#/tests/}" "${options[@]}"
-}
-
 # Mounts mostly wait, so the other groups run beside them; what those say comes afterwards.
 run_beside_mount() {
     local code=0 code_beside=0
     said="$(mktemp)"
-    run_groups "$@" >"$said" 2>&1 &
+    echo "== mount, and beside it $*"
+    python -m pytest "${@/#/tests/}" "${options[@]}" >"$said" 2>&1 &
     beside=$!
     trap 'kill -INT "$beside" 2>/dev/null; wait "$beside"; rm -f "$said"' EXIT
-    run_groups mount || code=$?
+    python -m pytest tests/mount "${options[@]}" || code=$?
     wait "$beside" || code_beside=$?
     trap - EXIT
+    echo "== $*"
     cat "$said"
     rm -f "$said"
     [ "$code" != "$NO_TESTS" ] || return "$code_beside"
@@ -65,7 +61,8 @@ run_beside_mount() {
 
 mapfile -t others < <(printf '%s\n' "${groups[@]}" | grep -vx mount || true)
 if [ "${#others[@]}" = 0 ] || [ "${#others[@]}" = "${#groups[@]}" ]; then
-    run_groups "${groups[@]}"
+    echo "== ${groups[*]}"
+    python -m pytest "${groups[@]/#/tests/}" "${options[@]}"
 else
     run_beside_mount "${others[@]}"
 fi

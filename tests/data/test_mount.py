@@ -57,12 +57,14 @@ def test_what_another_client_changes_between_epochs_is_read_again(
     mount = mount_volume("--metadata-ttl=0s")
     loader = DataLoader(UCVolumeDataset(mount.path, cache_dir=cache_dir), 8)
     assert read_all(loader) == stored
-    for name in list(stored)[::20]:
+    changed = list(stored)[::20]
+    for name in changed:
         stored[name] = bytes(reversed(stored[name]))
         bucket.put(name, stored[name])
     with mount.counting() as counts:
         assert read_all(loader) == stored
-    assert counts.fuse["OPEN"] == len(list(stored)[::20])
+    # Not all of them, if the look-ahead into the next epoch was there first.
+    assert 0 < counts.fuse["OPEN"] <= len(changed)
 
 
 def read_cold(directory: Path, cache_dir: Path, start: Barrier, answers: Any) -> None:

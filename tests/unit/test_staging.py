@@ -277,6 +277,35 @@ async def test_a_full_disk_costs_the_clean_files_first(tmp_path: Path) -> None:
     assert await content(staging) == b"n" * 1000
 
 
+async def test_a_large_clean_file_gives_its_space_to_the_write_that_evicted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last close takes long and happens in a thread: the write comes after it."""
+    disk, is_refused = SmallDisk(room=10), threading.Event()
+    really_close = os.close
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        is_refused.set()
+        return disk.pwrite(fd, data, offset)
+
+    def close_slowly(fd: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            is_refused.wait(10)
+            disk.room = 1000
+        really_close(fd)
+
+    area = StagingArea(tmp_path, pwrite=pwrite)
+    large, staging = area.new("large.bin", 0), area.new("new.bin", 0)
+    await large.write(64 * MiB, b"x" * 10)
+    is_refused.clear()
+    monkeypatch.setattr(os, "close", close_slowly)
+    large.mark_clean(large.close)
+
+    await staging.write(0, b"n" * 500)
+
+    assert await content(staging) == b"n" * 500
+
+
 async def test_other_failures_of_the_disk_are_not_called_full(tmp_path: Path) -> None:
     def broken(_fd: int, _data: memoryview, _offset: int) -> int:
         raise OSError(errno.EIO, "broken")

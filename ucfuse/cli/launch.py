@@ -6,6 +6,7 @@ that the command line imports before it runs, stays clear of pyfuse3, boto3 and 
 """
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ Serve = Callable[[Callable[[], None]], int]
 """Serves the mount to its end, calls the argument once it is usable, and returns the exit code."""
 
 READY = b"ready"
+EXIT_DEADLINE_S = 5.0
 
 
 def launch(serve: Serve, log_file: Path, log_level: str) -> int:
@@ -47,10 +49,20 @@ def _wait_until_usable(child: int, news: int, log_file: Path) -> int:
     if message == READY:
         return 0
     if message:
+        _wait_for_end(child)
         raise ConfigError(message.decode())
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     raise ConfigError(f"the daemon ended ({how}) before the mount was usable; see {log_file}")
+
+
+def _wait_for_end(child: int) -> None:
+    # Whoever sees the prompt again finds nothing left. The child has only to exit.
+    descriptor = os.pidfd_open(child)
+    try:
+        select.select([descriptor], [], [], EXIT_DEADLINE_S)
+    finally:
+        os.close(descriptor)
 
 
 def _serve_detached(serve: Serve, tell: int, log_file: Path, log_level: str) -> int:

@@ -3,66 +3,27 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ucfuse import __version__
-from ucfuse.cli import aborting, mounting, recover, run, status, unmounting
 from ucfuse.cli.complaints import line_of
 from ucfuse.errors import ConfigError
 
 __all__ = ["main"]
 
 
-def _doctor(arguments: Sequence[str]) -> int:
-    # Imported here: it starts threads, which would not survive the fork of a daemon.
-    from ucfuse.cli import doctoring
-
-    return doctoring.run(arguments)
-
-
-def _cp(arguments: Sequence[str]) -> int:
-    from ucfuse.cli import copy_commands  # as above
-
-    return copy_commands.run_cp(arguments)
-
-
-def _sync(arguments: Sequence[str]) -> int:
-    from ucfuse.cli import copy_commands  # as above
-
-    return copy_commands.run_sync(arguments)
-
-
-def _completion(arguments: Sequence[str]) -> int:
-    from ucfuse.cli import completion, copy_commands, doctoring  # as above
-    from ucfuse.cli.options import build_parser
-
-    parsers = {
-        "mount": build_parser(os.environ),
-        "umount": unmounting.build_parser(),
-        "status": status.build_parser(),
-        "abort": aborting.build_parser(),
-        "doctor": doctoring.build_parser(),
-        "cp": copy_commands.build_cp_parser(),
-        "sync": copy_commands.build_sync_parser(),
-        "run": run.build_parser(),
-        "recover": recover.build_parser(),
-        "completion": completion.build_parser(),
-    }
-    return completion.run(arguments, parsers)
-
-
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "mount": mounting.run,
-    "umount": unmounting.run,
-    "status": status.run,
-    "abort": aborting.run,
-    "doctor": _doctor,
-    "cp": _cp,
-    "sync": _sync,
-    "run": run.run,
-    "recover": recover.run,
-    "completion": _completion,
-}
+COMMANDS = (
+    "mount",
+    "umount",
+    "status",
+    "abort",
+    "doctor",
+    "cp",
+    "sync",
+    "run",
+    "recover",
+    "completion",
+)
 
 # What a shell reports for a program that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
@@ -82,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     chosen = _parser().parse_args(arguments)
     try:
-        return COMMANDS[chosen.command](chosen.arguments)
+        return _run(chosen.command, chosen.arguments)
     except (ConfigError, OSError) as error:  # OSError: of the user's own files and paths
         print(f"ucfuse: {line_of(error)}", file=sys.stderr)
         return 1
@@ -91,6 +52,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ucfuse: {chosen.command} {INTERRUPTED[chosen.command]}", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _run(command: str, arguments: Sequence[str]) -> int:
+    # Only what the command needs is imported: most of the time of a short one would go there. And
+    # what starts threads, as the S3 client does, would not survive the fork of a daemon.
+    match command:
+        case "mount":
+            from ucfuse.cli.mounting import run
+        case "umount":
+            from ucfuse.cli.unmounting import run
+        case "status":
+            from ucfuse.cli.status import run
+        case "abort":
+            from ucfuse.cli.aborting import run
+        case "doctor":
+            from ucfuse.cli.doctoring import run
+        case "cp":
+            from ucfuse.cli.copy_commands import run_cp as run
+        case "sync":
+            from ucfuse.cli.copy_commands import run_sync as run
+        case "run":
+            from ucfuse.cli.run import run
+        case "recover":
+            from ucfuse.cli.recover import run
+        case _:
+            run = _completion
+    return run(arguments)
+
+
+def _completion(arguments: Sequence[str]) -> int:
+    from ucfuse.cli import (
+        aborting,
+        completion,
+        copy_commands,
+        doctoring,
+        recover,
+        run,
+        status,
+        unmounting,
+    )
+    from ucfuse.cli.options import build_parser
+
+    parsers = {
+        "mount": build_parser(os.environ),
+        "umount": unmounting.build_parser(),
+        "status": status.build_parser(),
+        "abort": aborting.build_parser(),
+        "doctor": doctoring.build_parser(),
+        "cp": copy_commands.build_cp_parser(),
+        "sync": copy_commands.build_sync_parser(),
+        "run": run.build_parser(),
+        "recover": recover.build_parser(),
+        "completion": completion.build_parser(),
+    }
+    return completion.run(arguments, parsers)
 
 
 def _is_interrupt(error: BaseException) -> bool:

@@ -64,7 +64,7 @@ class StagingArea:
             trio.CapacityLimiter(PROGRAM_THREAD_COUNT),
             trio.CapacityLimiter(UPLOAD_THREAD_COUNT),
         )
-        self.journal = Journal(self.path, origin, make_room=self._shared.clean.evict_all)
+        self.journal = Journal(self.path, origin, make_room=self._shared.free_disk)
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +96,7 @@ class StagingArea:
         The caller holds the file; closing the `Staging` leaves it where it is. Raises `OSError`
         if it cannot be opened.
         """
-        disk = DiskFile(path, self._pwrite, is_new=False)
+        disk = DiskFile(path, self._shared.closes, self._pwrite, is_new=False)
         staging = Staging(path.name, disk, base_size, self._shared)
         staging.restore(size, base_size, ranges)
         staging.leave()
@@ -110,11 +110,11 @@ class StagingArea:
     def _new_disk_file(self, label: str, path: Path) -> DiskFile:
         while True:
             try:
-                return DiskFile(path, self._pwrite)
+                return DiskFile(path, self._shared.closes, self._pwrite)
             except OSError as error:
                 if error.errno not in DISK_FULL | DESCRIPTORS_USED_UP:
                     raise
-                if not self._shared.clean.evict_all():
+                if not self._shared.free_disk():
                     raise StagingFull(label, f"{path}: {error.strerror}") from error
 
 

@@ -9,6 +9,7 @@ that is never abandoned: it would go on using the caller's buffer and the file.
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ from ucfuse.store.api import Checksum
 from ucfuse.store.checksums import checksum_of
 from ucfuse.volume import KiB, MiB
 
-__all__ = ["DiskFile", "Pwrite"]
+__all__ = ["DiskFile", "Pwrite", "SlowCloses"]
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +38,51 @@ INLINE_BYTES = 256 * KiB
 # The last close of a removed file gives its space back: 80 ms for 512 MiB, measured on ext4.
 SLOW_CLOSE_BYTES = 16 * MiB
 
+# Only a disk that hangs needs longer.
+CLOSE_DEADLINE_S = 10.0
+
 Result = TypeVar("Result")
+
+
+class SlowCloses:
+    """The closes of large files, in threads: until they have ended, their space is not free."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._has_ended = threading.Condition()
+
+    def begin(self, fd: int, path: Path) -> None:
+        """Close `fd` behind the caller's back."""
+        with self._has_ended:
+            self._count += 1
+        # Nobody has to wait for it, so it needs neither a task nor a place in a queue.
+        trio.lowlevel.start_thread_soon(partial(os.close, fd), partial(self._note_end, path))
+
+    def _note_end(self, path: Path, result: outcome.Outcome[None]) -> None:
+        if isinstance(result, outcome.Error):
+            log.error("closing %s failed: %s", path, result.error)
+        with self._has_ended:
+            self._count -= 1
+            self._has_ended.notify_all()
+
+    def wait(self) -> bool:
+        """Wait for all that are under way, without a checkpoint; return whether there was one.
+
+        For a full disk, where whoever needs the space may hold up everything else.
+        """
+        with self._has_ended:
+            had_some = self._count > 0
+            return had_some and self._has_ended.wait_for(lambda: not self._count, CLOSE_DEADLINE_S)
 
 
 class DiskFile:
     """Owns the file's descriptor. A new file is made here (0600) and must not exist before."""
 
-    def __init__(self, path: Path, pwrite: Pwrite = os.pwrite, *, is_new: bool = True) -> None:
+    def __init__(
+        self, path: Path, closes: SlowCloses, pwrite: Pwrite = os.pwrite, *, is_new: bool = True
+    ) -> None:
         self.path = path
+        self._closes = closes
         self._pwrite = pwrite
         self._closed = False
         self._users = 0
@@ -118,12 +156,8 @@ class DiskFile:
             return
         if os.fstat(self._fd).st_size < SLOW_CLOSE_BYTES:
             os.close(self._fd)
-        else:  # nobody has to wait for it, so it needs neither a task nor a place in a queue
-            trio.lowlevel.start_thread_soon(partial(os.close, self._fd), self._note_closed)
-
-    def _note_closed(self, result: outcome.Outcome[None]) -> None:
-        if isinstance(result, outcome.Error):
-            log.error("closing %s failed: %s", self.path, result.error)
+        else:
+            self._closes.begin(self._fd, self.path)
 
 
 async def _run(work: Callable[[], Result], threads: trio.CapacityLimiter | None) -> Result:

@@ -17,7 +17,7 @@ import errno
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -25,7 +25,7 @@ import trio
 from ucfuse.errors import FileTooLarge, StagingFull
 from ucfuse.store.api import Buffer, Checksum
 from ucfuse.writing.clean import CleanFiles, OnEvict
-from ucfuse.writing.diskfile import DiskFile
+from ucfuse.writing.diskfile import DiskFile, SlowCloses
 from ucfuse.writing.parts import MAX_OBJECT_BYTES
 from ucfuse.writing.protocols import Ranges
 from ucfuse.writing.ranges import RangeSet
@@ -54,10 +54,15 @@ class Shared:
     clean: CleanFiles
     program_threads: trio.CapacityLimiter
     upload_threads: trio.CapacityLimiter
+    closes: SlowCloses = field(default_factory=SlowCloses)
     used_bytes: int = 0
 
     def has_room(self, size_bytes: int) -> bool:
         return self.used_bytes + size_bytes <= self.limit_bytes
+
+    def free_disk(self) -> bool:
+        """Let every clean file go, for the disk is full; return whether any space came free."""
+        return self.clean.evict_all() | self.closes.wait()
 
 
 class Staging:
@@ -297,5 +302,5 @@ class Staging:
                     raise FileTooLarge(self.label, f"for the disk of {self.path}") from error
                 if error.errno not in DISK_FULL:
                     raise
-                if not self._shared.clean.evict_all():
+                if not self._shared.free_disk():
                     raise StagingFull(self.label, f"no space left for {self.path}") from error
