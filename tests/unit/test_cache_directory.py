@@ -232,6 +232,46 @@ def test_what_a_killed_writer_left_goes_when_room_is_needed(directory: Path) -> 
         assert on_disk(directory) <= 128 * KiB
 
 
+def test_what_is_read_while_room_is_made_still_counts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes no lock, so a piece can become the newest when it was about to go."""
+    clock = count(1)
+    files = CacheFiles(directory, 120 * KiB, lambda: next(clock))
+    store(files, *(piece(number) for number in range(10)))
+    seldom = [piece(0), piece(1)]
+    scandir = os.scandir
+
+    def read_then_scan(path: Path) -> object:
+        if seldom:
+            assert held(files, seldom.pop())
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", read_then_scan)
+    for number in range(10, 16):
+        store(files, piece(number))
+
+        assert files.used_bytes == on_disk(directory) <= 120 * KiB
+
+
+def test_a_piece_finds_no_room_beside_those_that_are_being_written(directory: Path) -> None:
+    answers: list[bool] = []
+
+    def pwrite(fd: int, data: Buffer, offset: int) -> int:
+        if not answers:
+            answers.append(True)
+            answers[0] = CacheFiles(directory, 16 * KiB).write(piece(1), data_of(piece(1)))
+        return os.pwrite(fd, data, offset)
+
+    files = CacheFiles(directory, 16 * KiB, pwrite=pwrite)
+
+    assert files.write(piece(0), data_of(piece(0)))
+
+    assert answers == [False]
+    assert held(files, piece(0))
+    assert files.used_bytes == on_disk(directory) == 12 * KiB
+
+
 def work_for_ever(directory: Path, seed: int) -> None:
     """Be a mount that reads and keeps pieces; end with 1 at the first wrong byte."""
     files, rng = CacheFiles(directory, 512 * KiB), random.Random(seed)

@@ -108,14 +108,18 @@ class CacheFiles:
         return None
 
     def write(self, piece: Piece, data: Buffer) -> bool:
-        """Keep the bytes of a piece; False: it is here already, or larger than the whole cache.
+        """Keep the bytes of a piece; False: it is here already, or there is no room for it.
 
+        No room: it is larger than the cache, or than what others leave who store just now.
         Raises `OSError` if the disk is full or fails; nothing of it is left then.
         """
         path = self._folder / piece.name
         if path.exists() or _on_disk(piece.file_bytes) > self.limit_bytes:
             return False
-        fd, draft = self._claim(piece.file_bytes)
+        claimed = self._claim(piece.file_bytes)
+        if claimed is None:
+            return False
+        fd, draft = claimed
         try:
             checksum = combined(checksum_of(piece.head), checksum_of(data), len(data))
             self._write_all(fd, [piece.head, data, checksum.to_bytes(WIDTH_BYTES, "big")])
@@ -153,10 +157,10 @@ class CacheFiles:
         now_ns = self._wall_ns()  # the kernel's own stamps are too coarse to tell an order
         os.utime(fd, ns=(now_ns, now_ns))
 
-    def _claim(self, file_bytes: int) -> tuple[int, Path]:
+    def _claim(self, file_bytes: int) -> tuple[int, Path] | None:
         """Make an empty file that already counts in full, after making room for it.
 
-        Its lock tells that its writer lives. Returns its descriptor and path.
+        Its lock tells that its writer lives. Returns its descriptor and path; None: no room.
         """
         needed = _on_disk(file_bytes)
         try:
@@ -164,6 +168,9 @@ class CacheFiles:
                 used = self._read_usage()
                 if used is None or used + needed > self.limit_bytes:
                     used = self._make_room(needed)
+                if used + needed > self.limit_bytes:
+                    self._write_usage(used)
+                    return None
                 self._write_usage(used + needed)  # first: too much is noticed, too little is not
                 return self._new_draft(file_bytes)
         except FileNotFoundError:
@@ -212,19 +219,24 @@ class CacheFiles:
 
         The caller holds the lock.
         """
-        ages, drafts_bytes = self._survey()
-        used = drafts_bytes + sum(map(_size_in, ages))
-        if used + needed <= self.limit_bytes:
-            return used
-        ages.sort()
-        surplus_count, newest_removed = len(ages) // SURPLUS_SHARE, -1
-        for count, age in enumerate(ages):
-            if used + needed <= self.limit_bytes and count >= surplus_count:
-                break
-            used -= _size_in(age)
-            newest_removed = age
-        self._remove_until(newest_removed)
-        return used
+        while True:
+            ages, drafts_bytes = self._survey()
+            used = drafts_bytes + sum(map(_size_in, ages))
+            if used + needed <= self.limit_bytes or not ages:
+                return used
+            excess = used + needed - self.limit_bytes
+            freed = self._remove_until(self._last_to_go(sorted(ages), excess))
+            if freed >= excess:
+                return used - freed
+
+    def _last_to_go(self, ages: Sequence[int], excess: int) -> int:
+        """Return the age until which pieces must go so that `excess` bytes, and more, come free."""
+        surplus_count, freed = len(ages) // SURPLUS_SHARE, 0
+        for count, age in enumerate(ages, 1):
+            freed += _size_in(age)
+            if freed >= excess and count >= surplus_count:
+                return age
+        return ages[-1]
 
     def _survey(self) -> tuple[list[int], int]:
         """Return age and size of every piece, and the bytes of those that are being written.
@@ -242,14 +254,22 @@ class CacheFiles:
                         drafts_bytes += _draft_bytes(entry.path)
         return ages, drafts_bytes
 
-    def _remove_until(self, age: int) -> None:
-        """Remove the pieces that were last used then or before."""
+    def _remove_until(self, age: int) -> int:
+        """Remove the pieces that were last used then or before; return how many bytes it freed.
+
+        What was read meanwhile stays.
+        """
+        freed = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    is_piece = entry.name.endswith(PIECE_SUFFIX)
-                    if is_piece and _age(entry.stat(follow_symlinks=False)) <= age:
+                    if not entry.name.endswith(PIECE_SUFFIX):
+                        continue
+                    found = _age(entry.stat(follow_symlinks=False))
+                    if found <= age:
                         os.unlink(entry.path)
+                        freed += _size_in(found)
+        return freed
 
     # --- what the files take together --------------------------------------------------------
 
