@@ -6,6 +6,7 @@
 It starts SeaweedFS, whose data and the mount's staging need three times the file on disk, and
 mounts anew for each step. Rates count from the first byte to the end of `close`; memory is the most
 that the daemon ever had (VmHWM). The bytes that are read are compared with those that were written.
+`direct` is AWS's C client reading the same object without a file system: what the store gives.
 """
 
 import argparse
@@ -54,6 +55,19 @@ def read(path: Path, size_gib: int, data: list[bytes]) -> float:
     return size_gib * 1024 / seconds
 
 
+def read_directly(endpoint: str, key: str, size_gib: int) -> float:
+    direct, began = peers.Direct(endpoint), time.monotonic()
+    if direct.read(key) != size_gib * GiB:
+        raise SystemExit(f"{key} came in part")
+    return size_gib * 1024 / (time.monotonic() - began)
+
+
+def cool_down() -> None:
+    """Bring to the disk what the step before left to write, and forget it."""
+    os.sync()
+    peers.drop_page_cache()
+
+
 def _ended(index: int) -> int:
     raise SystemExit(f"the file ends in MiB {index}")
 
@@ -64,14 +78,17 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, dict[str, floa
         for size_gib in (options.small_gib, options.gib):
             data, key = blocks(size_gib), f"{size_gib}.bin"
             for step in (write, read):
-                os.sync()  # what the step before left to write is not this one's
-                peers.drop_page_cache()
+                cool_down()
                 with mounted(work, endpoint) as (root, pid):
                     rate = step(root / key, size_gib, data)
                     peak = daemon_peak_bytes(pid)
                 name = f"{step.__name__} {size_gib} GiB"
                 figures[name] = {"mib_per_s": rate, "peak_mib": peak / MiB}
                 print(f"| {name} | {rate:.0f} MiB/s | {peak / MiB:.0f} MiB |", flush=True)
+            cool_down()
+            rate = read_directly(endpoint, key, size_gib)
+            figures[f"direct read {size_gib} GiB"] = {"mib_per_s": rate}
+            print(f"| direct read {size_gib} GiB | {rate:.0f} MiB/s | |", flush=True)
             client.delete_object(Bucket=peers.BUCKET, Key=key)
     return figures
 
