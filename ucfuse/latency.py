@@ -8,11 +8,8 @@ Concurrency: trio loop only, like all counters.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from types import TracebackType
 
-import trio
-
-__all__ = ["BOUNDS_S", "Histogram", "Timed", "quantile"]
+__all__ = ["BOUNDS_S", "Histogram", "quantile"]
 
 # From 10 us to 100 s, six to the decade: what is read off a histogram is right within a fifth.
 _DIGITS = ("1", "1.5", "2", "3", "5", "7")
@@ -33,29 +30,6 @@ class Histogram:
         """Count one duration."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
-
-
-class Timed:
-    """Adds to a histogram how long a block took, however it ends.
-
-    A class, since every request enters one: a generator costs three times as much.
-    """
-
-    __slots__ = ("_began", "_histogram")
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-
-    def __enter__(self) -> None:
-        self._began = trio.current_time()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._histogram.add(trio.current_time() - self._began)
 
 
 def quantile(counts: Sequence[int], share: float) -> float:

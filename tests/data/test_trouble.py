@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.programs import eventually
 from ucfuse.data import DataLoader, UCVolumeDataset
 
 from .files import Files, complete_copies, names_of, write_files
@@ -41,8 +42,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip("this user cannot mount")
     yield path
-    # Lazily: a thread that fetched ahead may still be closing its file.
-    subprocess.run(["umount", "-l", path], check=True)
+    # A thread that fetched ahead may still be closing its file.
+    eventually("the end of the disk", lambda: not subprocess.run(["umount", path]).returncode)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

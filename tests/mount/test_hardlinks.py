@@ -80,8 +80,7 @@ def test_of_two_mounts_that_link_to_one_name_one_wins(pair: tuple[Mount, Mount])
 
         answers = side_by_side(*(partial(link, race, side) for race in races for side in (0, 1)))
 
-        for race in races:
-            told = answers[2 * (race - first) :][:2]
+        for race, *told in zip(races, answers[::2], answers[1::2], strict=True):
             assert sorted(told, key=bool) == [None, errno.EEXIST], (race, told)
             winner = b"%d of race %d" % (told.index(None), race)
             assert pair[0].bucket.get(f"final{race}") == winner

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from ucfuse.latency import BOUNDS_S, Histogram, Timed, quantile
+from ucfuse.latency import BOUNDS_S, Histogram, quantile
+from ucfuse.store.metered import Timed
 
 
 def test_quantiles_are_right_within_a_fifth() -> None:

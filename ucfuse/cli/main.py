@@ -2,8 +2,9 @@
 
 import argparse
 import os
+import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ucfuse import __version__
 from ucfuse.cli.complaints import line_of
@@ -12,18 +13,21 @@ from ucfuse.errors import ConfigError
 __all__ = ["main"]
 
 
-COMMANDS = (
-    "mount",
-    "umount",
-    "status",
-    "abort",
-    "doctor",
-    "cp",
-    "sync",
-    "run",
-    "recover",
-    "completion",
-)
+# Only what the command needs is imported: most of the time of a short one would go there. And what
+# starts threads, as the S3 client does, would not survive the fork of a daemon.
+COMMANDS: Mapping[str, str] = {
+    "mount": "ucfuse.cli.mounting:run",
+    "umount": "ucfuse.cli.unmounting:run",
+    "status": "ucfuse.cli.status:run",
+    "abort": "ucfuse.cli.aborting:run",
+    "doctor": "ucfuse.cli.doctoring:run",
+    "cp": "ucfuse.cli.copy_commands:run_cp",
+    "sync": "ucfuse.cli.copy_commands:run_sync",
+    "run": "ucfuse.cli.run:run",
+    "recover": "ucfuse.cli.recover:run",
+    "completion": "ucfuse.cli.main:_completion",
+}
+"""Where the function of each command is."""
 
 # What a shell reports for a program that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
@@ -55,30 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: Sequence[str]) -> int:
-    # Only what the command needs is imported: most of the time of a short one would go there. And
-    # what starts threads, as the S3 client does, would not survive the fork of a daemon.
-    match command:
-        case "mount":
-            from ucfuse.cli.mounting import run
-        case "umount":
-            from ucfuse.cli.unmounting import run
-        case "status":
-            from ucfuse.cli.status import run
-        case "abort":
-            from ucfuse.cli.aborting import run
-        case "doctor":
-            from ucfuse.cli.doctoring import run
-        case "cp":
-            from ucfuse.cli.copy_commands import run_cp as run
-        case "sync":
-            from ucfuse.cli.copy_commands import run_sync as run
-        case "run":
-            from ucfuse.cli.run import run
-        case "recover":
-            from ucfuse.cli.recover import run
-        case _:
-            run = _completion
-    return run(arguments)
+    function: Callable[[Sequence[str]], int] = pkgutil.resolve_name(COMMANDS[command])
+    return function(arguments)
 
 
 def _completion(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ucfuse.cli import default_paths, filestatus, portability
+from ucfuse.cli import default_paths, filestatus, portability, watching
 from ucfuse.cli.reports import print_reports, reports_of
 from ucfuse.units import duration_text, size_text
 
@@ -24,8 +24,6 @@ def run(arguments: Sequence[str]) -> int:
         return filestatus.show(options.file, as_json=options.json)
     runtime_dir = default_paths.runtime_dir(os.environ)
     if options.watch:
-        from ucfuse.cli import watching  # with a library that takes half of a short command's time
-
         return watching.watch(runtime_dir, as_json=options.json)
     if options.portability:
         return portability.show(runtime_dir, time.time(), as_json=options.json)

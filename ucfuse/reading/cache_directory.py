@@ -226,7 +226,7 @@ class CacheFiles:
                 return used
             excess = used + needed - self.limit_bytes
             freed = self._remove_until(self._last_to_go(sorted(ages), excess))
-            if freed >= excess:
+            if freed >= excess:  # else some were read since, and others must go
                 return used - freed
 
     def _last_to_go(self, ages: Sequence[int], excess: int) -> int:

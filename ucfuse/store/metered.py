@@ -8,8 +8,11 @@ It never changes a request or an answer.
 """
 
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 
-from ucfuse.latency import Timed
+import trio
+
+from ucfuse.latency import Histogram
 from ucfuse.metrics import Metrics
 from ucfuse.store.api import (
     Buffer,
@@ -25,7 +28,30 @@ from ucfuse.store.api import (
 )
 from ucfuse.volume import ETag, Key, ObjectInfo
 
-__all__ = ["MeteredStore"]
+__all__ = ["MeteredStore", "Timed"]
+
+
+class Timed:
+    """Adds to a histogram how long a block took, however it ends.
+
+    A class, since every request enters one: a generator costs three times as much.
+    """
+
+    __slots__ = ("_began", "_histogram")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+
+    def __enter__(self) -> None:
+        self._began = trio.current_time()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._histogram.add(trio.current_time() - self._began)
 
 
 class MeteredStore:
