@@ -79,7 +79,7 @@ class Cache:
         self._seen: dict[str, tuple[Version, tuple[int, int, int]]] = {}
         self._made: set[str] = set()
         """Copies made by this process and not handed out since."""
-        self._complained = False
+        self._may_complain = threading.Lock()
         self.layout.make()
         self._room = Room(self.layout, limit_bytes)
         self._sweep()
@@ -294,8 +294,7 @@ class Cache:
 
     def _complain(self, trouble: CacheTrouble) -> None:
         """Say once per process why files are read from the volume itself."""
-        if not self._complained:
-            self._complained = True
+        if self._may_complain.acquire(blocking=False):  # and never given back
             log.warning(
                 "cache %s: %s; files are read from %s itself",
                 self.layout.directory,
