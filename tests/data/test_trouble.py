@@ -206,5 +206,7 @@ def test_a_cache_of_somebody_else_is_named_and_passed_by(
         check=True,
     )
     assert done.stdout.split() == [str(volume / name) for name in sorted(files)]
-    assert done.stderr.count(f"files are read from {volume} itself") == 1
+    assert f"files are read from {volume} itself" in done.stderr
+    # Not of every cache: the first dataset may still fetch ahead when the program loses its rights.
+    assert done.stderr.count(f"cache {cache}: ") == 1
     assert len(list(complete_copies(cache))) == len(files)
