@@ -156,6 +156,24 @@ async def test_parts_are_sent_side_by_side(bench: Bench) -> None:
     assert bench.store.most_parts_at_once == 3
 
 
+@pytest.mark.parametrize(("part_mib", "at_once"), [(5, 16), (8, 16), (16, 8), (32, 8)])
+async def test_larger_parts_are_fewer_at_once(
+    nursery: trio.Nursery, tmp_path: Path, part_mib: int, at_once: int
+) -> None:
+    bench = make_bench(tmp_path, nursery, 2048 * MiB, part_mib * MiB)
+    staging, _ = await bench.staged(1)
+    await staging.truncate(20 * part_mib * MiB)
+    bench.store.before["PART"] = trio.sleep_forever
+
+    async with trio.open_nursery() as committing:
+        committing.start_soon(bench.commit, KEY, staging, None)
+        await wait_all_tasks_blocked()
+        assert bench.budget.reserved_bytes == at_once * part_mib * MiB
+        committing.cancel_scope.cancel()
+
+    await bench.assert_nothing_left()
+
+
 @pytest.mark.parametrize("budget_mib", [1, 8, 17])
 async def test_any_budget_suffices(new_bench: NewBench, budget_mib: int) -> None:
     bench = new_bench(budget_mib * MiB)

@@ -21,7 +21,7 @@ from ucfuse.store.api import Checksum, Fetched, ObjectStore, UploadId, Whole
 from ucfuse.store.checksums import NOTHING, combined
 from ucfuse.volume import ETag, Key, MiB, ObjectInfo
 from ucfuse.writing.journal import Steps
-from ucfuse.writing.parts import Part
+from ucfuse.writing.parts import SMALLEST_PART_BYTES, Part
 from ucfuse.writing.patience import Patience
 from ucfuse.writing.staging import Staging
 
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 
 # What is left of an upload costs the bucket's owner money but nobody's bytes, and someone waits.
 ABORT_TIMEOUT_S = 5.0
+
+# What one transfer has under way: 16 parts of 8 MiB fill a fast link, and of larger ones 8 do, so
+# that a file of 10 GiB takes no more memory than one of 1 GiB. The memory budget may allow fewer.
+IN_FLIGHT_BYTES = 16 * SMALLEST_PART_BYTES
+LARGEST_SHARE_BYTES = 2 * SMALLEST_PART_BYTES
 
 # One request for bytes of the base; like a part of a read.
 FETCH_BYTES = 8 * MiB
@@ -44,7 +49,6 @@ class Means:
     budget: MemoryBudget
     nursery: trio.Nursery
     commit_timeout_s: float
-    parts_in_flight: int
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +88,7 @@ class Transfer:
         self._sent: dict[int, _Sent] = {}
         self._sent_stop = 0
         self._creating = trio.Lock()
-        self._places = trio.Semaphore(means.parts_in_flight)
+        self._places = MemoryBudget(IN_FLIGHT_BYTES)
         self._running = 0
         self._is_closed = False
         self._idle = trio.Event()
@@ -138,23 +142,25 @@ class Transfer:
 
     async def begin(self, part: Part) -> None:
         """Begin to send the part as soon as there is room for it; nothing once it is closed."""
-        await self._places.acquire()
+        size_bytes = 0 if part.is_copy else part.size
+        place = await self._places.reserve(
+            min(max(size_bytes, SMALLEST_PART_BYTES), LARGEST_SHARE_BYTES)
+        )
         try:
-            size_bytes = 0 if part.is_copy else part.size
-            reservation = await self._means.budget.reserve(size_bytes)
+            memory = await self._means.budget.reserve(size_bytes)
         except BaseException:
-            self._places.release()
+            place.release()
             raise
         if self._is_closed:
-            reservation.release()
-            self._places.release()
+            memory.release()
+            place.release()
             return
         sent = self._sent[part.number] = _Sent(part)
         self._sent_stop = max(self._sent_stop, part.stop)
         self._running += 1
         if self._idle.is_set():
             self._idle = trio.Event()
-        self._means.nursery.start_soon(self._run, sent, reservation)
+        self._means.nursery.start_soon(self._run, sent, place, memory)
 
     def serves(self, key: Key, copies_from: ObjectInfo | None) -> bool:
         """Whether a commit to `key` can go on from what was sent here."""
@@ -201,7 +207,7 @@ class Transfer:
             *(self.key, self.upload, reason),
         )
 
-    async def _run(self, sent: _Sent, reservation: Reservation) -> None:
+    async def _run(self, sent: _Sent, place: Reservation, memory: Reservation) -> None:
         """Send one part; delivers its outcome, raises nothing."""
         try:
             if self.failure is None and not self._is_closed:
@@ -215,8 +221,8 @@ class Transfer:
             self._fail(StoreUnavailable(self.key, "the mount ended before all parts were sent"))
             raise
         finally:
-            reservation.release()
-            self._places.release()
+            memory.release()
+            place.release()
             self._running -= 1
             if self._running == 0:
                 self._idle.set()

@@ -44,9 +44,6 @@ __all__ = ["Upload", "Uploader"]
 
 log = logging.getLogger(__name__)
 
-# As much as a fast link needs to be filled by 8 MiB parts; the memory budget may allow fewer.
-DEFAULT_PARTS_IN_FLIGHT = 16
-
 # A key that others change all the time can make every upload of it vanish; each try sends
 # the whole file again.
 UPLOAD_TRIES = 3
@@ -68,10 +65,9 @@ class Uploader:
         nursery: trio.Nursery,
         *,
         commit_timeout_s: float = 300.0,
-        parts_in_flight: int = DEFAULT_PARTS_IN_FLIGHT,
         part_bytes: int | None = None,
     ) -> None:
-        self._means = Means(store, budget, nursery, commit_timeout_s, parts_in_flight)
+        self._means = Means(store, budget, nursery, commit_timeout_s)
         self._grid = PartGrid(part_bytes)
 
     def begin(
