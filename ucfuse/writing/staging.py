@@ -159,7 +159,7 @@ class Staging:
             if cut_count == self._cut_count:
                 return pieces
 
-    async def read_body(self, start: int, stop: int) -> tuple[bytes | bytearray, Checksum]:
+    async def read_body(self, start: int, stop: int) -> tuple[Buffer, Checksum]:
         """Return exactly `[start, stop)`, without holes there, and its checksum.
 
         For the bodies of uploads, which do not stand in the queue of the programs' own reads.
