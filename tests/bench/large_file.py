@@ -6,7 +6,8 @@
 It starts SeaweedFS, whose data and the mount's staging need three times the file on disk, and
 mounts anew for each step. Rates count from the first byte to the end of `close`; memory is the most
 that the daemon ever had (VmHWM). The bytes that are read are compared with those that were written.
-`direct` is AWS's C client reading the same object without a file system: what the store gives.
+`direct` is AWS's C client without a file system: it sends a local file, and reads the same object.
+Compare it with itself: what it loses by size, the store or this machine's memory costs.
 """
 
 import argparse
@@ -62,6 +63,18 @@ def read_directly(endpoint: str, key: str, size_gib: int) -> float:
     return size_gib * 1024 / (time.monotonic() - began)
 
 
+def write_directly(endpoint: str, key: str, size_gib: int, data: list[bytes], work: Path) -> float:
+    path = work / "local.bin"
+    write(path, size_gib, data)
+    cool_down()
+    try:
+        began = time.monotonic()
+        peers.Direct(endpoint).write(key, path)
+        return size_gib * 1024 / (time.monotonic() - began)
+    finally:
+        path.unlink()
+
+
 def cool_down() -> None:
     """Bring to the disk what the step before left to write, and forget it."""
     os.sync()
@@ -85,10 +98,14 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, dict[str, floa
                 name = f"{step.__name__} {size_gib} GiB"
                 figures[name] = {"mib_per_s": rate, "peak_mib": peak / MiB}
                 print(f"| {name} | {rate:.0f} MiB/s | {peak / MiB:.0f} MiB |", flush=True)
+            rates = {}
             cool_down()
-            rate = read_directly(endpoint, key, size_gib)
-            figures[f"direct read {size_gib} GiB"] = {"mib_per_s": rate}
-            print(f"| direct read {size_gib} GiB | {rate:.0f} MiB/s | |", flush=True)
+            rates["direct read"] = read_directly(endpoint, key, size_gib)
+            client.delete_object(Bucket=peers.BUCKET, Key=key)
+            rates["direct write"] = write_directly(endpoint, key, size_gib, data, work)
+            for name, rate in rates.items():
+                figures[f"{name} {size_gib} GiB"] = {"mib_per_s": rate}
+                print(f"| {name} {size_gib} GiB | {rate:.0f} MiB/s | |", flush=True)
             client.delete_object(Bucket=peers.BUCKET, Key=key)
     return figures
 
