@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from ucfuse.data.cache import Cache, Found
 from ucfuse.data.listing import Version
@@ -70,13 +70,8 @@ class Fetching:
         self._began_at, self._renewal = self._clock(), None
         done = 0
         if all(map(self.cache.knows, plan.names)) and all(map(self.cache.knows, plan.upcoming)):
-            with contextlib.ExitStack() as stack:
-                try:
-                    confirm = stack.enter_context(self.cache.confirming())
-                except OSError:
-                    pass  # the listing will say why
-                else:
-                    done = yield from self._confirmed(plan, confirm)
+            with contextlib.closing(self.cache.confirmed(plan.names)) as confirmed:
+                done = yield from self._confirmed(plan, confirmed)
         if done < len(plan.names):
             yield from self._fetched(plan, done)
 
@@ -90,33 +85,30 @@ class Fetching:
         while self._held:
             self.cache.let_go(self._held.popleft())
 
-    def _confirmed(
-        self, plan: Plan, confirm: Callable[[str], Found | None]
-    ) -> Generator[Found, None, int]:
+    def _confirmed(self, plan: Plan, confirmed: Iterator[Found]) -> Generator[Found, None, int]:
         """Yield known copies, each asked for at its turn; return how many.
 
         Ends where one is not what it was, or where a listing is there: begun because the single
         answers took long.
         """
         hold_files, hold_bytes = self._hold(plan)
-        clock, asked_s = self._clock, 0.0
-        for number, name in enumerate(plan.names):
-            if self._survey is not None and self._survey.has_ended():
-                return number
-            plan.schedule.now = plan.uses[number]
-            asked_s -= clock()
-            found = confirm(name)
+        clock, schedule, uses = self._clock, plan.schedule, plan.uses
+        number, asked_s = 0, -clock()
+        for found in confirmed:
             asked_s += clock()
-            if found is None:
-                return number
-            if self._survey is None and asked_s > FREE_ASKING_S + number * ASKING_S:
-                self._survey = Survey(plan.list_versions)
+            schedule.now = uses[number]
             if found.pin is not None:
                 self._keep(found, hold_files, hold_bytes)
             if number % TAIL_STEP == 0:
                 self._renew_near_the_end(plan, number)
-            yield self.cache.credit(found)
-        return len(plan.names)
+            if self._survey is None and asked_s > FREE_ASKING_S + number * ASKING_S:
+                self._survey = Survey(plan.list_versions)
+            yield found
+            number += 1
+            if self._survey is not None and self._survey.has_ended():
+                return number
+            asked_s -= clock()
+        return number
 
     def _fetched(self, plan: Plan, start: int) -> Generator[Found | OSError]:
         """Yield the rest of the plan from `start` on, as a listing shows it, fetched ahead."""
