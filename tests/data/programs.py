@@ -65,15 +65,25 @@ def say(line: str) -> None:
 
 
 def read(volume: str, cache: str | None = None, limit: str = "") -> None:
-    """Read through workers; print their pids, then each file's name as it comes."""
+    """Read through workers; print their pids, then each file's name as it comes.
+
+    It and its workers stay until standard input ends, so that a test can kill any of them.
+    """
     limit_bytes = int(limit) if limit else None
     dataset = UCVolumeDataset(volume, cache_dir=cache, cache_bytes=limit_bytes)
     say(dataset.cache_dir)
-    loader = DataLoader(dataset, 1, num_workers=READ_WORKERS, multiprocessing_context="fork")
+    loader = DataLoader(
+        dataset,
+        1,
+        num_workers=READ_WORKERS,
+        multiprocessing_context="fork",
+        persistent_workers=True,
+    )
     batches = iter(loader)
     say(" ".join(str(child.pid) for child in multiprocessing.active_children()))
     for (path,) in batches:
         say(os.path.basename(path))
+    sys.stdin.read()
 
 
 def endless(volume: str, workers: str) -> None:

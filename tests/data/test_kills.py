@@ -38,6 +38,7 @@ def reading(volume: Path, *arguments: str, **environment: str) -> Iterator[tuple
     job = subprocess.Popen(
         [sys.executable, *PROGRAM, "read", str(volume), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -101,13 +102,16 @@ def test_after_kill_9_the_next_run_is_right(
     volume, files = large
     chance = random.Random(number)
     limit = None if number % 4 < 2 else 10 * 3_100_000
-    copies, victim = chance.randrange(FILES if limit is None else 10), number % 2
+    # With a limit half of it is always in use; more is there only for moments.
+    copies, victim = chance.randrange(FILES if limit is None else 5), number % 2
     with reading(volume, str(cache_dir), str(limit or "")) as (_, pids):
         eventually(f"{copies} copies", lambda: len(list(complete_copies(cache_dir))) >= copies, 30)
         os.kill(pids[victim], signal.SIGKILL)
         assert_right(volume, cache_dir, limit, files)
     assert_right(volume, cache_dir, limit, files)
-    assert not [path for path in (cache_dir / "partial").rglob("*") if path.is_file()]
+    # Our own dataset may still be ending: it was fetching ahead for its next pass.
+    partials = (cache_dir / "partial").rglob
+    eventually("no partial file", lambda: not [path for path in partials("*") if path.is_file()])
 
 
 def test_the_private_cache_of_a_killed_job_is_removed_by_the_next(
@@ -124,6 +128,7 @@ def test_the_private_cache_of_a_killed_job_is_removed_by_the_next(
     done = subprocess.run(
         [sys.executable, *PROGRAM, "read", str(volume_dir)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
