@@ -46,6 +46,19 @@ async def test_what_comes_right_after_a_failure_fails_without_waiting_again(
         await program.walk("e/b")
 
 
+async def test_a_store_that_came_back_is_asked_at_once(
+    program: Kernel, store: ScriptedStore, metrics: Metrics
+) -> None:
+    metrics.is_away = True
+    store.fail("LIST", StoreUnavailable("x", "away"))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await program.walk("d/a")
+    metrics.is_away = False
+    with pytest.raises(NotFound):
+        await program.walk("d/a")
+
+
 async def test_the_store_is_asked_again_soon(
     program: Kernel, store: ScriptedStore, clock: MockClock
 ) -> None:

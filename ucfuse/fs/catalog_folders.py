@@ -100,7 +100,7 @@ class Levels:
         self._folders = {ROOT_INODE: self.root}
         self._by_identity: dict[tuple[Place, str], Child] = {}
         self._slots: list[VolumeSlot] = []
-        self._failures = FailedLookups()
+        self._failures = FailedLookups(lambda: False)  # a catalog is asked whatever happened
         self._renewing: set[Place] = set()
 
     # --- by number ---------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 The kernel sends the lookups of one directory one after another, and one that failed for a name
 that it knew twice in the same call. If each took its deadline, a program would wait for the
-deadlines of all before it: so what comes right after a failure fails with it.
+deadlines of all before it: so what comes right after a failure fails with it, unless the store has
+come back meanwhile.
 
 Concurrency: trio loop only, every method is atomic.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,12 +31,15 @@ class _Failure:
     cause: StoreError
     failed_at: float
     last_at: float
+    was_away: bool
 
 
 class FailedLookups:
     """The last failures of one volume, or of the levels above volumes, by directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_away: Callable[[], bool]) -> None:
+        """`is_away`: whether the store is not asked at present, since it gave no answer."""
+        self._is_away = is_away
         self._by_directory: dict[Hashable, _Failure] = {}
 
     @contextmanager
@@ -57,7 +61,8 @@ class FailedLookups:
         if failure is None:
             return
         now = trio.current_time()
-        if now > failure.last_at + NEXT_S or now > failure.failed_at + ALL_S:
+        came_back = failure.was_away and not self._is_away()
+        if came_back or now > failure.last_at + NEXT_S or now > failure.failed_at + ALL_S:
             del self._by_directory[directory]
             return
         failure.last_at = now
@@ -65,6 +70,6 @@ class FailedLookups:
 
     def _note(self, directory: Hashable, cause: StoreError) -> None:
         now = trio.current_time()
-        self._by_directory[directory] = _Failure(cause, now, now)
+        self._by_directory[directory] = _Failure(cause, now, now, self._is_away())
         if len(self._by_directory) > MOST_DIRECTORIES:
             del self._by_directory[next(iter(self._by_directory))]

@@ -133,7 +133,8 @@ class VolumeFilesystem:
         self._reads = Reads(services)
         self._repeats = Repeats(services)
         questions = Questions(services, self._reads)
-        self._lookups = KernelLookups(services, questions, self._repeats)
+        metrics = self._metrics
+        self._lookups = KernelLookups(services, questions, self._repeats, lambda: metrics.is_away)
         self._validation = Validation(services, questions, self._lookups, self._repeats)
         self._stats = Stats(services)
         self._commits = Commits(services)

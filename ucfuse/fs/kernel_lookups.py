@@ -11,6 +11,7 @@ The lookups of an open that is repeated are answered from its ticket, without as
 Concurrency: trio loop only, any number of lookups at once.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from ucfuse.errors import NotFound
@@ -33,11 +34,18 @@ MOST_LOOKUPS = 4096
 class KernelLookups:
     """The lookups of one volume, and which thread's last request was which of them."""
 
-    def __init__(self, services: Services, questions: Questions, repeats: Repeats) -> None:
+    def __init__(
+        self,
+        services: Services,
+        questions: Questions,
+        repeats: Repeats,
+        is_away: Callable[[], bool],
+    ) -> None:
+        """`is_away`: whether the store is not asked at present."""
         self._services = services
         self._questions = questions
         self._repeats = repeats
-        self._failures = FailedLookups()
+        self._failures = FailedLookups(is_away)
         self._looked_up: dict[int, tuple[File, float]] = {}
 
     async def find(self, directory: Directory, name: str, caller: Caller) -> tuple[Node, float]:
