@@ -4,9 +4,8 @@
     train_images.py DIRECTORY [--epochs 2] [--workers 2] [--state FILE]
 
 The label of an image is the directory that it lies in: DIRECTORY/cats/1.png is one of `cats`. Needs
-the extra `data`, and pillow.
-With --state, training goes on where that file says, in mid-epoch too, and writes it after every
-batch. Under torchrun every rank trains on its share of the files.
+the extra `data`, and pillow. With --state, training goes on where that file says, in mid-epoch too,
+and writes it after every batch. Under torchrun every rank trains on its share of the files.
 """
 
 import argparse
@@ -52,6 +51,7 @@ class Training:
         paths = UCVolumeDataset(directory, recursive=True, pattern="*.png", shuffle=True)
         self.loader = DataLoader(Images(paths), batch_size=16, num_workers=workers)
         self.epoch = 0
+        self.image_count = 0
 
     def run_epoch(self, state: Path | None) -> list[float]:
         """Train on what is left of the epoch and return the loss of each batch."""
@@ -63,6 +63,7 @@ class Training:
             loss.backward()
             self.optimizer.step()
             losses.append(loss.item())
+            self.image_count += len(labels)
             self.save(state)
         self.epoch += 1
         self.save(state)
@@ -95,7 +96,11 @@ def main() -> None:
     while training.epoch < options.epochs:
         losses = training.run_epoch(options.state)
         print(f"epoch {training.epoch}: {len(losses)} batches, loss of the last {losses[-1:]}")
-    print(training.loader.stats())
+    stats = training.loader.stats()
+    print(stats)
+
+    # Check: the model has seen every image that was handed out, once.
+    assert training.image_count == stats["files"], f"{training.image_count} images were seen"
 
 
 if __name__ == "__main__":

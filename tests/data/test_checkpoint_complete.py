@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from ucfuse.data import UCVolumeWriter, latest_complete, prune, verify
-from ucfuse.data.checkpoint import DamagedCheckpoint
+from ucfuse.data.checkpoint import CheckpointError, DamagedCheckpoint
 
 from .checkpoints import equal, load, small_state
 from .faulty import Faulty, faulty_directory
@@ -62,6 +62,29 @@ def test_there_may_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert latest_complete(tmp_path) is None
+
+
+def test_before_the_first_save_there_is_none(tmp_path: Path) -> None:
+    assert latest_complete(tmp_path / "checkpoints") is None
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_what_verify_passes_can_be_loaded_whatever_byte_is_wrong(tmp_path: Path, name: str) -> None:
+    """Damaged names alone pass for names: then torch misses an item."""
+    state = {"tensor": torch.arange(20.0), "number": 3}
+    dcp.save(state, storage_writer=UCVolumeWriter(tmp_path), no_dist=True)
+    path, passed = tmp_path / name, 0
+    sound = path.read_bytes()
+    for at in range(0, len(sound), 3):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x41]) + sound[at + 1 :])
+        try:
+            verify(tmp_path)
+        except CheckpointError:
+            continue
+        passed += 1
+        if name != ".metadata":
+            assert equal(load(state, tmp_path), state), at
+    assert 0 < passed < len(sound) // 3
 
 
 def test_without_metadata_or_a_data_file_it_is_not_complete(root: Path) -> None:

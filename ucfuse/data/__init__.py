@@ -16,6 +16,11 @@ from ucfuse.data.loader import DataLoader
 
 if TYPE_CHECKING:
     from ucfuse.data.checkpoint import (
+        CheckpointError,
+        DamagedCheckpoint,
+        RefusedGlobal,
+        SaveFailed,
+        Stalled,
         UCVolumeReader,
         UCVolumeWriter,
         latest_complete,
@@ -24,8 +29,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckpointError",
     "Checkpointable",
+    "DamagedCheckpoint",
     "DataLoader",
+    "RefusedGlobal",
+    "SaveFailed",
+    "Stalled",
     "UCVolumeDataset",
     "UCVolumeReader",
     "UCVolumeWriter",

@@ -10,6 +10,7 @@ import re
 import shutil
 from dataclasses import dataclass
 
+from ucfuse.data.checkpoint import saves
 from ucfuse.data.checkpoint.errors import CheckpointError
 from ucfuse.data.checkpoint.files import sync_directory
 from ucfuse.data.checkpoint.layout import METADATA
@@ -40,10 +41,16 @@ class _Found:
 def latest_complete(root: str | os.PathLike[str]) -> str | None:
     """Return the path of the newest complete checkpoint among the directories in `root`, or None.
 
-    Newest is what was published last. Bytes are not read (`verify` does). Raises `OSError`: `root`
-    cannot be listed, or it cannot be told whether one is complete.
+    None also if there is no `root` yet. Newest is what was published last; async saves of this
+    process are waited for. Bytes are not read (`verify` does). Raises `OSError`: `root` cannot be
+    listed, or it cannot be told whether one is complete; `Stalled`: a save does not end.
     """
-    for found in _newest_first(os.fspath(root)):
+    saves.wait()
+    try:
+        candidates = _newest_first(os.fspath(root))
+    except FileNotFoundError:
+        return None
+    for found in candidates:
         if _is_complete(found.path):
             return found.path
     return None

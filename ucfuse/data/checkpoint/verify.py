@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
+from ucfuse.data.checkpoint.archive import DESCRIPTOR, HEAD_BYTES, find_tensor
 from ucfuse.data.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from ucfuse.data.checkpoint.items import load_item
 from ucfuse.data.checkpoint.layout import (
@@ -33,7 +34,16 @@ PATIENCE_S = 600.0
 CHUNK_BYTES = 4 << 20
 
 # What the decoding of damaged bytes raises.
-UNSOUND = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, KeyError, struct.error)
+UNSOUND = (
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+    struct.error,
+)
 
 Beat = Callable[[], None]
 
@@ -71,11 +81,14 @@ def _metadata_names(directory: str) -> list[str]:
 
 def find_problems(directory: str, metadata: Metadata) -> list[str]:
     """Return what is wrong, as far as the metadata and the sizes of the files tell."""
-    return [
-        *_gaps(metadata),
-        *_overlaps(metadata),
-        *_short_files(directory, metadata),
-    ]
+    try:
+        return [
+            *_gaps(metadata),
+            *_overlaps(metadata),
+            *_short_files(directory, metadata),
+        ]
+    except (AttributeError, TypeError, ValueError) as error:  # a damaged pickle makes any object
+        return [f"the metadata lacks something or holds the wrong kind of it: {error}"]
 
 
 def _gaps(metadata: Metadata) -> Iterator[str]:
@@ -173,13 +186,14 @@ def _check_item(
 def _compare(path: str, metadata: Metadata, index: Any, view: "_View") -> str | None:
     """Compare a stored tensor with its description, without its bytes."""
     kind = metadata.state_dict_metadata.get(index.fqn)
-    if not isinstance(kind, TensorStorageMetadata):
-        return None
     view.seek(0)
     try:
         tensor = load_item(path, view, map_location="meta")
     except CheckpointError as error:
-        return str(error)
+        # What else a program stores may have classes of its own; its checksums were right.
+        return str(error) if isinstance(kind, TensorStorageMetadata) else None
+    if not isinstance(kind, TensorStorageMetadata):
+        return None
     sizes = {
         tuple(chunk.sizes)
         for chunk in kind.chunks
@@ -189,7 +203,18 @@ def _compare(path: str, metadata: Metadata, index: Any, view: "_View") -> str | 
         return f"is {type(tensor).__name__}, not a tensor"
     if tuple(tensor.shape) not in sizes or tensor.dtype != kind.properties.dtype:
         return f"is a tensor of {tensor.dtype} {list(tensor.shape)}, unlike the metadata"
-    return None
+    return _end_of_data(view)
+
+
+def _end_of_data(view: "_View") -> str | None:
+    """Look for what a load of the whole tensor looks for behind its bytes."""
+    view.seek(0)
+    record = find_tensor(view.read(HEAD_BYTES) or b"")
+    if record is None or not prod(record.sizes):
+        return None  # read by `torch.load` and not by us, or nothing to read
+    stop = record.data_start + prod(record.sizes) * record.dtype.itemsize
+    view.seek(stop)
+    return None if view.read(len(DESCRIPTOR)) == DESCRIPTOR else f"no end of record at byte {stop}"
 
 
 class _View(io.RawIOBase):
