@@ -100,9 +100,11 @@ def _end_on(
     text: str, mountpoint: Path, status: Mapping[str, Any], volume: Mapping[str, Any], name: str
 ) -> End:
     if not volume["source"].startswith(SCHEME):
-        raise ConfigError(f"{text}: kept in the daemon's memory alone; use `cp` for it")
+        raise ConfigError(f"{text}: kept in the daemon's memory alone; use the system's `cp`")
     if volume["is_vended"]:
-        raise ConfigError(f"{text}: a catalog lets its mount alone into this volume; use `cp`")
+        raise ConfigError(
+            f"{text}: a catalog lets its mount alone into this volume; use the system's `cp`"
+        )
     inside = volume["name"].replace(".", "/") + "/" if volume["name"] else ""
     dirty = [
         file["path"].removeprefix(inside)

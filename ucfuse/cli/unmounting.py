@@ -106,7 +106,9 @@ def _tell_waiting(files: Sequence[Mapping[str, Any]], told: str) -> str:
 
 
 def _names_of(users: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{user['pid']} ({user['command']})" for user in users)
+    # Begun by a shell inside the mount this program is there too, but not for long.
+    others = [user for user in users if user["pid"] != os.getpid()] or users
+    return ", ".join(f"{user['pid']} ({user['command']})" for user in others)
 
 
 def _refusal(outcome: Mapping[str, Any]) -> str:
