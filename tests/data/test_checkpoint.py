@@ -82,9 +82,11 @@ def test_files_have_the_names_that_torch_gives_them(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".metadata", "__0_0.distcp", "__0_1.distcp"]
 
 
-def test_a_plain_tensor_is_found_without_torch_load(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
+def test_a_plain_tensor_is_found_without_torch_load(tmp_path: Path, dtype: torch.dtype) -> None:
     """The fast way is really taken: the head of an item tells where the bytes are."""
-    state = {"weights": torch.randn(30, 40)}
+    state = {"weights": torch.randn(30, 40).to(dtype)}
     save(state, tmp_path)
     (place,) = load_metadata(tmp_path / ".metadata").storage_data.values()
     stored = (tmp_path / place.relative_path).read_bytes()[place.offset :]
@@ -92,8 +94,8 @@ def test_a_plain_tensor_is_found_without_torch_load(tmp_path: Path) -> None:
     record = find_tensor(stored[:4096])
 
     assert record is not None
-    assert (record.dtype, record.sizes) == (torch.float32, (30, 40))
-    stop = record.data_start + 30 * 40 * 4
+    assert (record.dtype, record.sizes) == (dtype, (30, 40))
+    stop = record.data_start + 30 * 40 * dtype.itemsize
     assert stored[record.data_start : stop] == state["weights"].numpy().tobytes()
 
 

@@ -28,6 +28,22 @@ DESCRIPTOR = b"PK\x07\x08"
 _HEADER_FIELDS = struct.Struct("<4s5H3I2H")
 _DESCRIPTOR_FIELDS = struct.Struct("<4s3I")
 
+# The names by which `torch.save` calls a dtype. Asked for it, these classes of torch would warn.
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexDoubleStorage": torch.complex128,
+    "ComplexFloatStorage": torch.complex64,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
@@ -126,10 +142,8 @@ class _Description(pickle.Unpickler):
             return _tensor
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        if module == "torch" and name.endswith("Storage"):
-            dtype = getattr(getattr(torch, name, None), "dtype", None)
-            if isinstance(dtype, torch.dtype):
-                return dtype
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
         raise _Unusual
 
     def persistent_load(self, reference: Any) -> Any:
