@@ -108,6 +108,13 @@ def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_async_save(
     verify(tmp_path / "c")
 
 
+def test_the_newest_checkpoint_is_the_one_whose_save_has_just_begun(tmp_path: Path) -> None:
+    for step in range(1, 4):
+        begin(tmp_path / "root" / f"step_{step}")
+
+        assert latest_complete(tmp_path / "root") == str(tmp_path / "root" / f"step_{step}")
+
+
 def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_save(
     tmp_path: Path, file: Path
 ) -> None:

@@ -102,7 +102,7 @@ def test_after_kill_9_the_next_run_is_right(
     volume, files = large
     chance = random.Random(number)
     limit = None if number % 4 < 2 else 10 * 3_100_000
-    # With a limit half of it is always in use; more is there only for moments.
+    # With a limit the cache may at no time hold as many as would just fit.
     copies, victim = chance.randrange(FILES if limit is None else 5), number % 2
     with reading(volume, str(cache_dir), str(limit or "")) as (_, pids):
         eventually(f"{copies} copies", lambda: len(list(complete_copies(cache_dir))) >= copies, 30)

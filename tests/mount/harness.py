@@ -69,11 +69,15 @@ def is_mounted(path: Path) -> bool:
 
 
 def ucfuse(
-    *arguments: str | Path, environment: Mapping[str, str], deadline_s: float = 30.0
+    *arguments: str | Path,
+    environment: Mapping[str, str],
+    deadline_s: float = 30.0,
+    directory: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line tool to its end."""
+    """Run the command line tool to its end, in `directory` if one is given."""
     return subprocess.run(
         [sys.executable, "-m", "ucfuse", *map(str, arguments)],
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -146,6 +146,15 @@ def test_umount_names_a_program_whose_working_directory_is_in_the_mount(mount: M
         assert os.listdir(mount.path) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--lazy",)])
+def test_umount_inside_the_mount_does_not_wait_for_itself(
+    mount: Mount, options: tuple[str, ...]
+) -> None:
+    done = ucfuse(*("umount", *options, "."), environment=mount.environment, directory=mount.path)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    assert not is_mounted(mount.path)
+
+
 @pytest.mark.promise("P49")
 def test_mount_point_of_a_killed_daemon_answers_enotconn_and_is_repaired(mount: Mount) -> None:
     (mount.path / "f").write_bytes(b"x")

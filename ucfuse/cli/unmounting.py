@@ -28,6 +28,8 @@ def run(arguments: Sequence[str]) -> int:
     target = named_mount(options.mountpoint)
     runtime_dir = default_paths.runtime_dir(os.environ)
     record = find_record(runtime_dir, str(target))
+    if Path.cwd().is_relative_to(target):  # else this program would keep the mount busy
+        os.chdir("/")
     if record is None or not record.may_be_running():
         _remove_dead(target)
         if record is not None:
@@ -106,9 +108,7 @@ def _tell_waiting(files: Sequence[Mapping[str, Any]], told: str) -> str:
 
 
 def _names_of(users: Sequence[Mapping[str, Any]]) -> str:
-    # Begun by a shell inside the mount this program is there too, but not for long.
-    others = [user for user in users if user["pid"] != os.getpid()] or users
-    return ", ".join(f"{user['pid']} ({user['command']})" for user in others)
+    return ", ".join(f"{user['pid']} ({user['command']})" for user in users)
 
 
 def _refusal(outcome: Mapping[str, Any]) -> str:

@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 # What is left of an upload costs the bucket's owner money but nobody's bytes, and someone waits.
 ABORT_TIMEOUT_S = 5.0
 
-# What one transfer has under way: 16 parts of 8 MiB fill a fast link, and of larger ones 8 do, so
-# that a file of 10 GiB takes no more memory than one of 1 GiB. The memory budget may allow fewer.
+# What one transfer has under way: 16 parts of 8 MiB fill a fast link, and of larger ones 8 do. So a
+# file takes no more memory up to 24 GiB, where parts become larger still; fewer connections would
+# then be slow. The memory budget may allow fewer.
 IN_FLIGHT_BYTES = 16 * SMALLEST_PART_BYTES
 LARGEST_SHARE_BYTES = 2 * SMALLEST_PART_BYTES
 
